@@ -1,1 +1,3 @@
-"""Tables to facts, and facts to the summary. Pure functions: no files are opened and no program is started."""
+"""Analysis: pure functions from tables to facts and from facts to the summary. No files are opened, no programs
+started.
+"""

@@ -1,4 +1,4 @@
-"""The captures of one run: which range each is of, whether it is complete, and the device work of all together."""
+"""The captures of one run: the range each covers, whether it is complete, and the device work of all captures combined."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from llm_perf_opt.core.phases import DECODE, PHASES, WHOLE
 from llm_perf_opt.summary import Kernel, Section, Static, StaticModule
 from llm_perf_opt.summary.devices import Communication, DeviceUse, IdleGap, RankUse
 
-# Which range a table of kernels is of: such a table has no time axis, but its file or its configuration may name one.
+# Which range a kernel table covers: such a table has no time axis, but its file name or configuration may name one.
 
 
 _WHOLE_NAMES = re.compile(r"\ball[-_ ]?stages?\b|\bwhole[-_ ]?(run|program)\b", re.IGNORECASE)
 
 
 def captured_range(path: Path, configuration: CaptureConfiguration | None) -> CapturedRange | None:
-    """Return the range of a table; ``None`` when nothing tells, or its name holds several ranges."""
+    """Return the range of a table; ``None`` if it is unknown or the name contains several ranges."""
     by_name = _of_name(path.name) if path.suffix else None
     if configuration is None:
         return by_name
@@ -70,7 +70,7 @@ def captured_range(path: Path, configuration: CaptureConfiguration | None) -> Ca
 
 
 def _of_name(name: str) -> CapturedRange | None:
-    """Read ``per-stage-sam.cuda_gpu_kern_sum.csv`` and the like. Only plain names of phases and components count."""
+    """Parse names such as ``per-stage-sam.cuda_gpu_kern_sum.csv``. Only plain phase and component names are accepted."""
     source = "the file's name"
     if _WHOLE_NAMES.search(name.replace(".", " ")):
         return CapturedRange("all", None, None, None, source)
@@ -88,7 +88,7 @@ def _of_name(name: str) -> CapturedRange | None:
 def split_by_phase(found: KernelTotals) -> list[tuple[KernelTotals, CapturedRange]]:
     """Return a table for each phase that the column of ranges names; nothing where it names none.
 
-    Ranges of one phase may be nested (``decode`` around ``decode_step``) and then count a launch twice, so that of each
+    Ranges of one phase may be nested (``decode`` around ``decode_step``) and then count a launch twice, so for each
     phase the one name with the most time is taken.
     """
     best: dict[str, RangeTotals] = {}
@@ -109,7 +109,7 @@ def split_by_phase(found: KernelTotals) -> list[tuple[KernelTotals, CapturedRang
 
 
 def _passes(phase: str, each: RangeTotals) -> int | None:
-    """A range around one step of decode says nothing of passes."""
+    """A range around a single decode step does not identify a pass."""
     return None if phase == DECODE and "step" in each.name.casefold() else each.instances
 
 
@@ -118,7 +118,7 @@ def _time(each: RangeTotals) -> int:
 
 
 def place_in_range(facts: TimelineFacts, found: CapturedRange | None) -> None:
-    """Put the kernels of a table into the phase of its range, and say so."""
+    """Put the kernels of a table into the phase of its range and add a note."""
     if found is None or found.phase is None:
         return
     for kernel in facts.kernels:
@@ -131,7 +131,7 @@ def place_in_range(facts: TimelineFacts, found: CapturedRange | None) -> None:
     )
 
 
-# Whether a capture holds as many launches as the static model expects: a fraction of them is a capture that was cut.
+# Whether a capture holds as many launches as the static model expects: with only a fraction of them it was truncated.
 
 
 _FAR_FEWER = 0.5
@@ -158,8 +158,9 @@ class Shortage:
 
 
 def matrix_modules(static: Static, phase: str, component: str | None = None) -> int:
-    """Count the modules that need a matrix launch of their own in every pass; of routed experts, which may be skipped
-    or grouped, none."""
+    """Count the modules that need a matrix launch of their own in every pass. Routed experts are excluded, because they
+    may be skipped or grouped.
+    """
     return sum(_needs_launch(module, phase, component) for module in static.modules)
 
 
@@ -173,7 +174,7 @@ def _needs_launch(module: StaticModule, phase: str, component: str | None) -> bo
 
 
 def most_matrix_launches(kernels: Iterable[Kernel]) -> int | None:
-    """Count the launches that may be matrix products; ``None`` where a graph hides launches, or none are counted."""
+    """Count the launches that may be matrix products; ``None`` where a graph hides launches, or launches were not counted."""
     rows = list(kernels)
     if not rows or any(row.family == _HIDES_LAUNCHES or row.launches is None for row in rows):
         return None
@@ -190,7 +191,7 @@ def shortage(
 ) -> Shortage | None:
     """Compare the matrix launches of one phase (``None``: of all in ``passes``) with what the model needs.
 
-    ``passes``: phase → how often the capture should hold it (decode: steps). ``None`` when nothing lacks, or when it
+    ``passes``: phase → how often the capture should hold it (decode: steps). ``None`` when nothing is missing, or when it
     cannot be determined: no static model, no such modules, launches hidden in graphs.
     """
     rows = [row for row in kernels if phase is None or row.phase == phase]
@@ -224,8 +225,9 @@ def cut_pass(
     *,
     component: str | None = None,
 ) -> Shortage | None:
-    """Tell a capture that ends in the middle of a pass: fewer attention launches than expected, and no multiple of the
-    layers. ``None`` without a static model, and where attention has no kernel of its own."""
+    """Detect a capture that ends in the middle of a pass: it has fewer attention launches than expected, and not a
+    multiple of the layers. ``None`` without a static model, and where attention has no kernel of its own.
+    """
     launches = [row.launches for row in kernels if row.phase == phase and row.family == "attention"]
     layers = attention_layers(static, phase, component) if static is not None else 0
     seen = sum(count or 0 for count in launches)
@@ -259,7 +261,7 @@ _WHOLE_GRAPH = "[CUDA graph]"
 def launch_configurations(
     timeline: Timeline, attribution: Attribution, start_ns: Int64, shapes: Int64
 ) -> list[LaunchConfiguration] | None:
-    """Group the kernels of a timeline by name, phase and shape; ``None`` when the shapes are not of these kernels."""
+    """Group the kernels of a timeline by name, phase and shape; ``None`` when the shapes belong to other kernels."""
     ops = timeline.ops
     graphs = [number for number, name in enumerate(timeline.names) if name == _WHOLE_GRAPH]
     rows = np.flatnonzero((ops.kind == OpKind.KERNEL) & ~np.isin(ops.name, graphs))
@@ -290,7 +292,7 @@ def launch_configurations(
     ]
 
 
-# Captures of one run against the launches its model needs: which phases are captured only in part.
+# Compare the captures of a run with the launches its model needs, to find phases that were captured only in part.
 
 
 def _find_shortages(
@@ -302,7 +304,7 @@ def _find_shortages(
 ) -> list[Shortage]:
     """Return what is captured only in part; nothing without a static model.
 
-    A timeline counts its phases itself. A table of one range holds it as often as its configuration says, at least
+    A timeline counts its phases itself. A table of one range holds it as often as configured, at least
     once; a table of the whole run holds all samples that were timed.
     """
     if static is None or not kernels:
@@ -339,7 +341,7 @@ def _steps(phase: str, clock: WallClock | None) -> float:
     return max(1.0, tokens - 1) if tokens else 1.0
 
 
-# The device work of all captures together. The order of the captures does not matter.
+# The device work of all captures combined. The order of the captures does not matter.
 
 
 _GAPS_SHOWN = 10
@@ -347,7 +349,7 @@ _GAPS_SHOWN = 10
 
 @dataclass(slots=True)
 class CapturedWork:
-    """The device work of all captures together; what has the name and type of a field of the summary goes there."""
+    """The device work of all captures combined; fields with the name and type of a summary field are copied there."""
 
     facts: TimelineFacts = field(default_factory=TimelineFacts)
     """Of the captures in ``used``, each phase from one of them."""
@@ -368,7 +370,7 @@ class CapturedWork:
 
     @property
     def has_time_axis(self) -> bool:
-        """Whether the times are of a timeline; tables of totals have none."""
+        """Whether the times come from a timeline; tables of totals have no time axis."""
         return any(capture.facts.budget for capture in self.used)
 
     @property
@@ -381,7 +383,7 @@ def join_captures(facts: Facts) -> CapturedWork:
     """Join the captures of the tool that disturbs the run least; each phase comes from one capture.
 
     Captures of different tools saw different passes, so their kernels are never mixed. Where two captures hold the same
-    phase, the one with more device time of it is used: which was read first must not decide.
+    phase, the one with more device time of it is used, so the result does not depend on the order.
     """
     captures = facts.captures
     usable = sorted((c for c in captures if c.facts.kernels), key=lambda c: str(c.path))
@@ -425,7 +427,7 @@ def _join_device_work(work: CapturedWork, usable: Sequence[Capture], facts: Fact
 
 
 def _tables_of_ranges(captures: Sequence[Capture]) -> list[Capture]:
-    """Return the tables that are known to be of one range each: they can be used together."""
+    """Return the tables that are known to cover one range each and can therefore be combined."""
     return [capture for capture in captures if capture.range is not None and capture.range.phase is not None]
 
 
@@ -467,7 +469,7 @@ def _join_phases(used: Sequence[Capture], owners: Mapping[str | None, Capture]) 
 
 
 def _drawing(used: Sequence[Capture], owners: Mapping[str | None, Capture]) -> dict[str, Any]:
-    """One decode step is the picture to draw; without decode, whatever the first capture drew."""
+    """Return the decode step to draw; without decode, what the first capture draws."""
     decode = owners.get(DECODE)
     candidates = [*([decode] if decode is not None else []), *used]
     return next((c.facts.timeline for c in candidates if c.facts.timeline), {})
@@ -492,7 +494,7 @@ def _add_totals(found: TimelineFacts, used: Sequence[Capture]) -> None:
     unknown = found.metrics["unclassified_kernel_time_ratio"]
     found.kernel_time_classified_ratio = None if unknown is None else 1.0 - unknown
     if not _any_phase_twice(used):
-        # Copies are known per capture, not per phase: of a phase seen twice they cannot be distinguished.
+        # Copies are known per capture, not per phase: for a phase captured twice they cannot be separated.
         found.metrics |= joined_copies(*(capture.facts.metrics for capture in used))
         found.time_attributed_ratio = joined_attribution(
             *((capture.facts.time_attributed_ratio, capture.facts.metrics) for capture in used)
@@ -518,7 +520,7 @@ def _any_phase_twice(captures: Sequence[Capture]) -> bool:
 
 
 def _add_axes(work: CapturedWork) -> None:
-    """Devices, gaps and communication of the captures that count."""
+    """Devices, gaps and communication of the captures that are used."""
     axes = [capture.facts.axis for capture in work.used if capture.facts.axis is not None]
     work.devices = [device for axis in axes for device in axis.devices]
     calls = [axis.communication for axis in axes if axis.communication is not None]
@@ -528,7 +530,7 @@ def _add_axes(work: CapturedWork) -> None:
 
 
 def _decode_steps(work: CapturedWork, owner: Capture | None, clock: WallClock | None) -> float | None:
-    """Return how many decode steps the captured launches are of; ``None`` when not known, or captured in part."""
+    """Return how many decode steps the captured launches cover; ``None`` if unknown or only partly captured."""
     if owner is None or {DECODE, None} & work.truncated:
         return None
     workload = clock.workload if clock is not None else None

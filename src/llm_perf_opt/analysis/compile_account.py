@@ -107,7 +107,7 @@ def _recompilation(steady: Sequence[CompileEvent], limits: Sequence[CompileEvent
             else "A function reached the limit of recompilations",
             phase=None,
             evidence=evidence,
-            # The time is lost only where a device runs dry meanwhile, or per sample: budgets and timings tell that part.
+            # Time is lost only if a device runs dry meanwhile, or per sample; budgets and timings show that part.
             gain_upper_s=None,
             time_s=seconds,
             arithmetic=f"{len(steady)} recompilations"
@@ -120,7 +120,7 @@ def _recompilation(steady: Sequence[CompileEvent], limits: Sequence[CompileEvent
 
 
 def _graph_breaks(breaks: Sequence[CompileEvent]) -> list[Finding]:
-    """Report breaks by place: each is left at every call of its function."""
+    """Report breaks by place: each is hit at every call of its function."""
     if not breaks:
         return []
     places = Counter(one.place for one in breaks)

@@ -1,4 +1,4 @@
-"""What kind of program a capture is of, how much evidence it holds, and advice that fits both.
+"""The kind of program in a capture, the amount of evidence the capture holds, and advice that fits both.
 
 Keys of our own configuration help only where we ran the model ourselves. For captures taken elsewhere the advice is in
 the terms of the engine, or general.
@@ -36,7 +36,7 @@ _OWN_KEY = re.compile(r"\b(?:model|infer|run|dataset|pipeline)\.[a-z_]+")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a capture is of, by the names in it."""
+    """The kind of program in a capture, detected from the names in it."""
 
     own: bool
     """We ran the model: our configuration keys apply."""
@@ -50,7 +50,7 @@ class Program:
 
 
 def program_of(summary: Summary) -> Program:
-    """Look at the names of kernels and operators, and at what was counted."""
+    """Detect the program from the names of kernels and operators, and at what was counted."""
     names = [kernel.name for kernel in summary.kernels] + [operator.name for operator in summary.operators]
     engine = next((name for name, pattern in _ENGINES if any(pattern.search(one) for one in names)), None)
     families = {kernel.family for kernel in summary.kernels}
@@ -67,9 +67,9 @@ def program_of(summary: Summary) -> Program:
     )
 
 
-# How much a capture holds. A share of idle time is a mean over gaps, of about as many as there are launches; gaps differ by
-# about as much as they are long, so that the mean of n of them is known to 1/√n: 22 % of 20, 7 % of 200. One step of a small
-# model has some hundred launches and takes some milliseconds; less is not a step of anything.
+# How much a capture holds. An idle share is a mean over gaps, roughly one per launch. The standard deviation of gaps is
+# about their mean, so the relative error of a mean of n gaps is 1/√n: 22 % for 20, 7 % for 200. One step of a small
+# model has a few hundred launches and takes a few milliseconds; anything less is not a complete step.
 
 
 LEAST_LAUNCHES = 20
@@ -89,16 +89,16 @@ class Evidence:
 
     @property
     def is_enough(self) -> bool:
-        """Whether shares of its time mean anything."""
+        """Whether the capture is large enough for shares of its time."""
         return self.launches >= LEAST_LAUNCHES and self.span_s >= LEAST_SPAN_S
 
     @property
     def is_sure(self) -> bool:
-        """Whether they may be called certain."""
+        """Whether its shares may be reported as certain."""
         return self.launches >= _SURE_LAUNCHES and self.span_s >= _SURE_SPAN_S
 
     def describe(self) -> str:
-        """Say how much there is."""
+        """Describe the amount of evidence."""
         return f"{units.count(round(self.launches))} kernel launches in {units.seconds(self.span_s)}"
 
 
@@ -160,12 +160,12 @@ def rank_key(finding: Finding) -> tuple[float, float, str, str]:
     return (-(place or 0.0) * weight, -(seconds or 0.0), finding.id, finding.phase or "")
 
 
-# A shape against the limits of the device.
+# Compare a shape with the limits of the device.
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeLimit:
-    """The limit that a shape meets first, and how near its kernel comes to it."""
+    """The limit that a shape reaches first, and how near its kernel comes to it."""
 
     side: Literal["compute", "memory"]
     reached_ratio: float
@@ -173,7 +173,7 @@ class ShapeLimit:
 
 
 def shape_limit(work: KernelWork, kernel: Kernel, hardware: Hardware) -> ShapeLimit | None:
-    """Return the roofline of one shape; ``None`` where a limit of the device or the operands are not known."""
+    """Return the roofline of one shape; ``None`` where a limit of the device or the operands are unknown."""
     dtype = "tf32" if work.dtype == "float32" and "tf32" in kernel.name.casefold() else work.dtype
     peak = hardware.peak_flops_per_s.get(dtype or "")
     bandwidth = hardware.bandwidth_bytes_per_s
@@ -204,7 +204,7 @@ _MOVES_DATA = frozenset(
 
 
 def seconds_by_limit(summary: Summary, phase: str) -> tuple[float, dict[str, float]]:
-    """Return the kernel time of a phase, and of it what is limited by arithmetic and by memory, by shapes and families."""
+    """Return the kernel time of a phase and the parts limited by compute and by memory, by shapes and families."""
     total, found = 0.0, {"compute": 0.0, "memory": 0.0}
     for kernel in summary.kernels:
         if phase not in (WHOLE, kernel.phase) or kernel.family == "communication":
@@ -281,7 +281,7 @@ _GENERAL: dict[str, str] = {
 
 
 def fit_advice(finding: Finding, program: Program, summary: Summary) -> Finding:
-    """Give a finding of a capture taken elsewhere the advice that fits it; ours stay as they are."""
+    """Give a finding of a capture taken elsewhere the advice that fits it; findings of our own runs are unchanged."""
     advice = finding.advice
     if finding.id == "copies":
         advice = copy_advice(summary) or advice
@@ -297,7 +297,7 @@ def fit_advice(finding: Finding, program: Program, summary: Summary) -> Finding:
 
 
 def launch_advice(program: Program) -> str:
-    """Return what to do about launching in the terms of the program, given what it does already."""
+    """Return what to do about launching in the terms of the program, given what it already does."""
     done = [
         word
         for word, is_so in (("replayed as graphs", program.graphs), ("compiled", program.compiled))
@@ -325,7 +325,7 @@ def _fusing_advice(program: Program) -> str:
 
 
 def copy_advice(summary: Summary) -> str | None:
-    """What to do about copies depends on their direction; ``None`` where the capture does not tell it."""
+    """Return advice on copies by their direction; ``None`` where the capture does not record it."""
     seconds = {way: summary.metrics.get(f"copy_{way}_s") or 0.0 for way in ("h2d", "d2h", "d2d")}
     total = summary.metrics.get("copy_s") or 0.0
     if (
@@ -355,9 +355,9 @@ def copy_advice(summary: Summary) -> str | None:
 
 
 def _without_keys(advice: str) -> str:
-    """Leave out what is in brackets around our keys, then sentences that still name one."""
+    """Remove brackets around our configuration keys, then sentences that still name one."""
     shorter = re.sub(r"\s*\([^()]*\b(?:model|infer|run|dataset|pipeline)\.[a-z_]+[^()]*\)", "", advice)
-    sentences = re.split(r"(?<=\.) ", shorter)  # half a sentence says nothing
+    sentences = re.split(r"(?<=\.) ", shorter)  # half a sentence is meaningless
     kept = [one for one in sentences if not _OWN_KEY.search(one)]
     text = " ".join(kept).strip().rstrip(";").rstrip()
     return (text if text.endswith(".") else f"{text}.") if text else "See the evidence."
@@ -371,7 +371,7 @@ _MANY_FRAMES = 1000
 
 
 def name_profiler_overhead(finding: Finding, summary: Summary) -> Finding:
-    """Say in findings about the host that the profiler inflates them, where it recorded Python frames."""
+    """Add to findings about the host that the profiler inflates them, where it recorded Python frames."""
     frames = summary.metrics.get("profiled_python_frames") or 0.0
     if finding.id not in _INFLATED or frames < _MANY_FRAMES:
         return finding

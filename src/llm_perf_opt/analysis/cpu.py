@@ -1,7 +1,7 @@
 """A phase on the processor, split by what its operators do and what dispatching them costs.
 
 The profiler slows the host down between operators, hardly inside their kernels. So what operators do is taken from the
-profiled pass, and dispatch is what the wall-clock of the same work *without* a profiler leaves over. Where that is not
+profiled pass, and dispatch is the remainder of the wall-clock of the same work *without* a profiler. Where that is not
 known, or other programs disturbed one of the two (the profiled pass is the faster one, or has more work in its operators
 than the other has time), dispatch is not reported.
 """
@@ -42,7 +42,7 @@ def class_rules() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @lru_cache(maxsize=65536)
 def class_of(name: str) -> str:
-    """Return what an operator does; :data:`UNKNOWN` when no rule knows it."""
+    """Return what an operator does; :data:`UNKNOWN` when no rule matches."""
     bare = bare_name(name)
     return next((kind for kind, pattern in class_rules() if pattern.search(bare)), UNKNOWN)
 
@@ -54,7 +54,7 @@ def bare_name(name: str) -> str:
 
 
 def joins_tensors(name: str) -> bool:
-    """Whether an operator makes one tensor of several: how a cache grows by copying."""
+    """Whether an operator concatenates tensors, which is how a cache grows by copying."""
     return bare_name(name) in _JOINS
 
 
@@ -117,7 +117,7 @@ def phase_work(
 ) -> CpuWork | None:
     """Split one phase; ``None`` without operators.
 
-    ``grows``: tensors that are joined are a key-value cache that grows by copying.
+    ``grows``: whether concatenated tensors are a key-value cache that grows by copying.
     """
     sums, dispatched_s, calls = _sums(operators, operator_cost_s, grows)
     working_s = sum(one.seconds for one in sums.values())
@@ -162,7 +162,7 @@ def unprofiled_seconds(
 def _sums(
     operators: Iterable[Operator], cost_s: float | None, grows: bool
 ) -> tuple[dict[str, _Sum], float, int]:
-    """Return what operators do, apart from what calling them costs, and how many calls there were."""
+    """Sum the operators by class, separately from their call overhead, and count the calls."""
     sums: dict[str, _Sum] = {}
     dispatched_s, calls = 0.0, 0
     for operator in operators:
@@ -192,7 +192,7 @@ def _part(name: str, one: _Sum, span_s: float) -> CpuPart:
 
 
 def _of_a_sample(summary: Summary, phase: str, work: CpuWork) -> CpuWork:
-    """Turn the profiled sample's seconds into those of the median sample; shares stay."""
+    """Scale the seconds of the profiled sample to those of the median sample; shares are unchanged."""
     stat = getattr(summary.timings, f"{phase}_s", None)
     if stat is None or stat.shown <= 0:
         return work
@@ -256,7 +256,7 @@ def _slower(work: CpuWork) -> str:
     return f" (under the profiler the same work took {units.number(work.profiled_ratio)} times as long)"
 
 
-# What limits a phase on the processor: the part of its time that is largest, and for matrix work how near its limit it is.
+# What limits a phase on the processor: the largest part of its time, and for matrix work its distance to the limit.
 
 
 _DOMINATES = 0.4
@@ -288,7 +288,7 @@ class CpuAnswer:
 
 
 def work_of(summary: Summary, phase: str) -> CpuWork | None:
-    """Return a phase's work as the summary has it, else from its operators alone, which says nothing of dispatch."""
+    """Return a phase's work from the summary, else from its operators alone, which excludes dispatch."""
     if summary.hardware.kind != "cpu":
         return None
     known = summary.cpu_work.get(phase)
@@ -299,7 +299,7 @@ def work_of(summary: Summary, phase: str) -> CpuWork | None:
 
 
 def cpu_answer(summary: Summary, phase: str) -> CpuAnswer | None:
-    """Judge a phase by the largest of matrix work, memory movement, small operators and dispatch; ``None``: no operators."""
+    """Classify a phase by the largest of matrix work, memory movement, small operators and dispatch; ``None``: no operators."""
     work = work_of(summary, phase)
     if work is None:
         return None
@@ -335,7 +335,7 @@ def cpu_answer(summary: Summary, phase: str) -> CpuAnswer | None:
 
 @dataclass(frozen=True, slots=True)
 class SmallCalls:
-    """Matrix products that are too short for this machine: what a call takes, and what it would take at its limit."""
+    """Matrix products that are too short for this machine: the time of a call, and its time at the limit."""
 
     calls: int
     mean_s: float
@@ -344,7 +344,7 @@ class SmallCalls:
 
 
 def _small_calls(summary: Summary, phase: str, work: CpuWork) -> SmallCalls | None:
-    """Return the matrix calls of a phase where the limit allows each less time than starting one costs."""
+    """Return the matrix calls of a phase whose time at the limit is less than the cost of starting a call."""
     reached = _reached(summary, phase, work)
     rows = [op for op in summary.operators if op.phase == phase and class_of(op.name) == "matrix"]
     calls = sum(op.calls for op in rows)
@@ -373,7 +373,7 @@ class Overhead:
         return self.beyond + self.calling
 
     def describe(self) -> str:
-        """Say how small the products are, and what that costs."""
+        """Describe how small the products are and what that costs."""
         return (
             f"a matrix product takes {units.seconds(self.small.mean_s)} on average, {units.seconds(self.small.limit_s)} at its limit "
             f"(calling one costs more from about {units.seconds(_SMALL_CALL_S)} down); overhead is {units.percent(self.beyond)} "
@@ -392,7 +392,7 @@ def overhead_of(summary: Summary, phase: str, work: CpuWork) -> Overhead | None:
 
 
 def _describe_shares(work: CpuWork) -> str:
-    """Say what the shares are of, the parts from the largest, and the largest operator."""
+    """Describe the shares: their base, the parts in descending order, and the largest operator."""
     of = {
         "wall-clock": f"{units.seconds(work.span_s)} without a profiler",
         "profiled": "its time under the profiler",
@@ -430,7 +430,7 @@ def _describe_part(part: CpuPart) -> str:
 
 
 def _matrix(summary: Summary, phase: str, work: CpuWork, listed: str) -> CpuAnswer:
-    """Matrix work explains a phase only where it is near its own limit."""
+    """Return the verdict for matrix work, which explains a phase only where it is near its own limit."""
     prediction = summary.predictions.get(phase)
     if prediction is None or not prediction.error_ratio:
         return CpuAnswer(
@@ -466,7 +466,7 @@ def had_processor_alone(summary: Summary) -> bool:
 
 
 def _even(summary: Summary, phase: str, work: CpuWork, names: set[str], listed: str) -> CpuAnswer:
-    """Two parts as large as one another: a balance only where both are work at a limit."""
+    """Return the verdict for two equally large parts: balanced only if both are work at a limit."""
     reached = _reached(summary, phase, work)
     if names == {"matrix", "movement"} and reached is not None and reached >= _MATRIX_NEAR:
         prediction = summary.predictions[phase]

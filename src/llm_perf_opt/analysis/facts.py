@@ -1,7 +1,7 @@
 """What a stage measured: the one shape in which measurements reach the summary and the report.
 
-A stage fills in what it knows and leaves the rest empty. :func:`merge_facts` makes one of a list of facts, and
-:func:`add_fields` carries what has the same name and type over to the summary.
+A stage fills in what it knows and leaves the rest empty. :func:`merge_facts` merges a list of facts, and
+:func:`add_fields` copies fields of the same name and type to the summary.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_DEVICE_EVENTS = "The trace holds no device events"
 """Begins the note that comes first: whatever else is said, it is not about a device."""
 
-# The collectives of one rank, as captures tell them.
+# The collectives of one rank, as recorded in captures.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ class HostCollectives:
 
 @dataclass(frozen=True, slots=True)
 class CaptureOrigin:
-    """Which process of which job a capture is of, as far as it states that itself."""
+    """The process and job of a capture, as far as it is recorded in the capture."""
 
     path: Path
     tool: str
@@ -113,7 +113,7 @@ class ProfiledPass:
     """Wall-clock under the profiler, all active passes together."""
 
     def metrics(self, clock: WallClock | None) -> dict[str, float | None]:
-        """Return how many decode steps were recorded, and how much the profiler slowed the pass down."""
+        """Return how many decode steps were recorded, and the slowdown caused by the profiler."""
         steps = self.active_passes * (self.new_tokens - 1)
         found: dict[str, float | None] = {"profiled_decode_steps": float(steps) if steps > 0 else None}
         plain = clock.sample_totals.get("+".join(self.sample_ids)) if clock is not None else None
@@ -123,7 +123,7 @@ class ProfiledPass:
         return found
 
 
-# How two values of a field become one: (the value so far, the next one) → the merged value, always a new container.
+# How two values of a field are merged: (the value so far, the next one) → the merged value, always a new container.
 
 
 _MergeRule = Callable[[Any, Any], Any]

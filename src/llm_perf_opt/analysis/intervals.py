@@ -54,7 +54,7 @@ class IntervalSet:
     def _last_started(self, at: Int64) -> Int64:
         """Row of the last interval that starts at or before each time; -1 for none."""
         if len(at) > _FEW * len(self) and (at[1:] >= at[:-1]).all():
-            # A few intervals among many times in order: cheaper to look the intervals up among the times.
+            # Few intervals and many sorted times: it is cheaper to look the intervals up among the times.
             changes = np.concatenate(([0], np.searchsorted(at, self.start, side="left"), [len(at)]))
             return np.repeat(np.arange(-1, len(self)), np.diff(changes))
         return np.searchsorted(self.start, at, side="right") - 1
@@ -69,13 +69,13 @@ EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def from_disjoint(start: Int64, end: Int64) -> IntervalSet:
-    """Make a set of intervals that are known to be in order and not to touch; empty and negative ones count for nothing."""
+    """Make a set of intervals that are known to be sorted and separate; empty and negative ones are ignored."""
     real = end > start
     return IntervalSet(start, end) if real.all() else IntervalSet(start[real], end[real])
 
 
 def union(start: Int64, end: Int64) -> IntervalSet:
-    """Merge any intervals, in any order, overlapping or not; empty and negative ones count for nothing."""
+    """Merge any intervals, in any order, overlapping or not; empty and negative ones are ignored."""
     start, end = np.asarray(start, np.int64), np.asarray(end, np.int64)
     real = end > start
     if not real.all():
@@ -103,12 +103,12 @@ def unite(*sets: IntervalSet) -> IntervalSet:
 
 
 def complement(of: IntervalSet, within: IntervalSet) -> IntervalSet:
-    """Return what is in ``within`` and not in ``of``."""
+    """Return the part of ``within`` outside ``of``."""
     return intersect(within, _outside(of, within))
 
 
 def _outside(of: IntervalSet, within: IntervalSet) -> IntervalSet:
-    """The gaps of a set, with everything left and right of it as far as ``within`` reaches."""
+    """Return the gaps of a set, including everything left and right of it within ``within``."""
     if not len(within):
         return EMPTY
     low, high = int(within.start[0]), int(within.end[-1])
@@ -121,7 +121,7 @@ def _outside(of: IntervalSet, within: IntervalSet) -> IntervalSet:
 
 
 def intersect(left: IntervalSet, right: IntervalSet) -> IntervalSet:
-    """Return what is in both sets."""
+    """Return the intersection of two sets."""
     if len(left) > len(right):
         left, right = right, left  # the smaller set is looked up in the larger
     first = np.searchsorted(right.end, left.start, side="right")

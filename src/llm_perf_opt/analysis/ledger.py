@@ -1,4 +1,4 @@
-"""The module ledger: one row per module and phase, joined from every source that knows about it.
+"""The module ledger: one row per module and phase, joined from all sources.
 
 Measured times are taken from the source nearest to the truth: hooks of the un-profiled passes (wall-clock), then
 device time attributed by the timeline, then, on a CPU, the phase's wall-clock split by what the profiler saw. The
@@ -81,7 +81,7 @@ def _working_modules(static: Static) -> list[LedgerRow]:
 
 
 def _timed_modules(keys: set[tuple[str, str]], components: set[tuple[str, str]]) -> list[LedgerRow]:
-    """Modules that only a capture knows: times without work. Components have rows already."""
+    """Return modules that only a capture contains: times without work. Components already have rows."""
     return [
         LedgerRow(module=name, phase=phase, depth=name.count(".") + 1)
         for name, phase in sorted(keys - components, key=lambda key: (key[1], _natural(key[0])))
@@ -94,7 +94,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 
 def _deepest(depths: Sequence[int]) -> int:
-    """Return how deep the tree may go without growing beyond what one reads."""
+    """Return the depth of the tree that keeps the table readable."""
     deepest = SHALLOWEST
     while sum(depth <= deepest + 1 for depth in depths) <= MOST_MODULES and deepest < max(depths, default=0):
         deepest += 1
@@ -210,7 +210,7 @@ def _add_device_time(row: LedgerRow, device: ModuleTime | None) -> None:
         row.measured_s, row.measured_source = device.device_s, "timeline"
         return
     row.others_s["timeline"] = device.device_s
-    # Wall-clock holds waiting that device time does not: only more device time than wall-clock contradicts.
+    # Wall-clock includes waiting that device time does not: only device time above wall-clock is a contradiction.
     if device.device_s > row.measured_s * (1 + _TOLERANCE):
         row.disagreement = (
             f"timeline {units.seconds(device.device_s)} against {row.measured_source} "

@@ -12,12 +12,12 @@ from llm_perf_opt.analysis import statistics
 from llm_perf_opt.summary import LoadPoint, Serving, Summary
 from llm_perf_opt.summary.statistics import Better, percentile
 
-# Raw measurements of one metric, side by side, and what they say about the ratio B ÷ A.
+# Raw measurements of one metric on both sides, and the resulting ratio B ÷ A.
 #
 # Blocks, in order of preference:
 #
-# - **rounds**: several runs of each side, made in turn (``compare --run``). Each round is one pair, so whatever changes
-#   slowly on the machine meets both sides.
+# - **rounds**: several runs of each side, made in turn (``compare --run``). Each round is one pair, so anything that changes
+#   slowly on the machine affects both sides.
 # - **repeats**: one run of each side with three or more repeats. A repeat over all samples is one block (what disturbs
 #   one sample of a repeat often disturbs the next one too), the sides are independent.
 # - **samples**: one or two repeats but five or more samples in common: each sample is one pair.
@@ -63,7 +63,7 @@ class Evidence:
         return len(self.differences) or min(len(self.blocks_a), len(self.blocks_b))
 
     def decidable(self, *, two_sided: bool) -> bool:
-        """Whether the blocks are enough for a rank test to speak at all."""
+        """Whether there are enough blocks for a rank test to reach significance."""
         limit = ALPHA / 2 if two_sided else ALPHA
         if self.kind is None:
             return False
@@ -86,7 +86,7 @@ class Evidence:
     def blocks_to_show(self, change: float) -> int | None:
         """Return how many blocks (per side) show a relative change in four of five cases; ``None`` without a spread.
 
-        Normal approximation with the rank tests' efficiency; never fewer than the test needs to speak at all.
+        Normal approximation with the rank tests' efficiency; never fewer than the test needs to reach significance.
         """
         groups = [self.differences] if self.differences else [self.blocks_a, self.blocks_b]
         if self.kind is None or any(len(group) < 2 for group in groups):
@@ -144,10 +144,10 @@ def weigh(a: Series, b: Series) -> Evidence | None:
 
 
 def _drift(blocks: Sequence[float]) -> float:
-    """How far the level wandered within one run: the largest shift between its consecutive thirds or halves.
+    """Return the drift within one run: the largest shift between its consecutive thirds or halves.
 
-    Two runs made one after the other can differ by as much without any change of the program, and nothing in either
-    of them shows how much it was; so the interval of their ratio is widened by what was seen inside a run.
+    Two consecutive runs can differ by as much without any change of the program, and neither run shows by how much. The
+    interval of their ratio is therefore widened by the drift seen within a run.
     """
     parts = 3 if len(blocks) >= 9 else 2
     size = len(blocks) // parts
@@ -169,7 +169,7 @@ def _common(runs_a: Sequence[Samples], runs_b: Sequence[Samples]) -> list[str]:
 
 
 def _together(run: Samples) -> dict[str, list[float]]:
-    """Take the samples of each repeat as one: their mean."""
+    """Average the samples of each repeat."""
     repeats = min(len(values) for values in run.values())
     return {_TOGETHER: [math.fsum(v[k] for v in run.values()) / len(run) for k in range(repeats)]}
 
@@ -307,7 +307,7 @@ def run_series(document: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]
 
 
 def summary_scalars(summary: Summary) -> dict[str, float]:
-    """Return what captures say about a run as a whole."""
+    """Return the run-wide scalars of captures."""
     kernels = [kernel.total_s for kernel in summary.kernels if kernel.total_s is not None]
     launches = [kernel.launches for kernel in summary.kernels if kernel.launches is not None]
     busy = summary.utilisation.get("all") or summary.utilisation.get("decode")
@@ -322,7 +322,7 @@ def summary_scalars(summary: Summary) -> dict[str, float]:
 
 
 def timing_scalars(summary: Summary) -> dict[str, float]:
-    """Return the typical values a summary keeps, for sides whose raw values are not there."""
+    """Return the typical values a summary keeps, for sides without raw values."""
     timings = summary.timings
     named = {
         "program": timings.program_s,
@@ -343,7 +343,7 @@ def timing_scalars(summary: Summary) -> dict[str, float]:
 
 
 def highest_load(serving: Serving) -> LoadPoint | None:
-    """Return the highest measured load that the client kept."""
+    """Return the highest measured load that the client sustained."""
     measured = [one for one in serving.load if one.ttft_s is not None and not one.client_bound]
     return max(
         measured,
@@ -353,7 +353,7 @@ def highest_load(serving: Serving) -> LoadPoint | None:
 
 
 def _comparable_loads(summary: Summary) -> Iterator[tuple[str, LoadPoint]]:
-    """Yield (name, load point) of those that the client kept and that finished."""
+    """Yield (name, load point) for points that the client sustained and that finished."""
     for point in summary.serving.load if summary.serving is not None else []:
         if point.client_bound or not point.is_complete:
             continue
@@ -394,7 +394,7 @@ def serving_values(summary: Summary) -> dict[str, dict[str, float]]:
 def _serving_series(summary: Summary) -> dict[str, dict[str, list[float]]]:
     """Return metric → load point → value in each tenth of its requests; of points without single requests, their one value.
 
-    Load points that the client could not keep, or that did not finish, are left out.
+    Load points that the client could not sustain, or that did not finish, are left out.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for name, point in _comparable_loads(summary):

@@ -1,4 +1,4 @@
-"""Where the sides of a comparison come from: their runs, how these ended, and with which settings they were made."""
+"""Origin of the sides of a comparison: their runs, final states and settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SideInfo:
 
 @dataclass(slots=True)
 class Difference:
-    """Something about the two sides that is not the same, besides the measurements."""
+    """A difference between the two sides other than the measurements."""
 
     what: str
     a: str | None
@@ -55,12 +55,12 @@ class Side:
 
     @property
     def first(self) -> Summary:
-        """The run that stands for the side where only one can."""
+        """The run that represents the side where only one can be used."""
         return self.summaries[0]
 
 
 def failed_sides(a: Side, b: Side) -> list[str]:
-    """Say which sides have a run that failed or was interrupted: their numbers are of a part of the work."""
+    """Return the sides with a failed or interrupted run: their numbers cover only part of the work."""
     said = []
     for letter, side in (("A", a), ("B", b)):
         bad = [
@@ -78,7 +78,7 @@ def overrides_of(side: Side) -> list[str]:
     if side.overrides is not None:
         return list(side.overrides)
     command = side.first.run.command
-    # What ``ingest`` was called with are files, not settings.
+    # The arguments of ``ingest`` are files, not settings.
     if command[1:2] not in (["run"], ["compare"]):
         return []
     words = [

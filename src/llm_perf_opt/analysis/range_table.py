@@ -1,4 +1,4 @@
-"""The ranges of a capture without device work: what a capture on a CPU has to show."""
+"""Range totals of captures without device work, such as captures on a CPU."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def range_sections(captures: Sequence[Capture]) -> list[Section]:
 
 
 def rank_rows(captures: Sequence[Capture]) -> list[RankUse]:
-    """Return the ranks of captures without device work: all that is known is from when to when each had ranges open."""
+    """Return the ranks of captures without device work: only the time span of each rank's ranges is known."""
     rows: list[RankUse] = []
     for group in _overlap(captures):
         found = []
@@ -71,7 +71,7 @@ def rank_rows(captures: Sequence[Capture]) -> list[RankUse]:
 
 
 def _overlap(captures: Sequence[Capture]) -> list[list[Capture]]:
-    """Group captures without device work by tool and by what their names say apart from the rank."""
+    """Group captures without device work by tool and by their names without the rank."""
     groups: dict[tuple[str, str], list[Capture]] = {}
     for one in captures:
         if not one.facts.kernels:
@@ -91,7 +91,7 @@ def _by_rank(captures: Sequence[Capture]) -> dict[int, Capture]:
 
 
 def _section_of_ranks(ranked: Mapping[int, Capture]) -> Section | None:
-    """Return the ranges of all ranks side by side: who was quick and who was not."""
+    """Return a table of the ranges of all ranks, one column per rank."""
     totals: dict[str, dict[int, RangeTotal]] = {}
     for rank, capture in ranked.items():
         for row in range_totals(capture.found):

@@ -1,4 +1,4 @@
-"""Several ranks of one program: their captures as one, and who waits for whom (:mod:`.waiting`)."""
+"""Several ranks of one program: their captures as one, and waiting between ranks (:mod:`.waiting`)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from llm_perf_opt.summary import RankUse as summary_RankUse
 from llm_perf_opt.summary.devices import Collective, Communication, RankUse
 from llm_perf_opt.summary.static import Split
 
-# Who waits for whom: the collectives of several ranks, matched by kind and order.
+# Waiting between ranks: the collectives of several ranks, matched by kind and order.
 #
-# Clocks of ranks may differ. A collective ends at about the same time on every rank that takes part, so the ends of the
-# collectives they share tell the difference, and the beginnings then tell who came last.
+# Clocks of ranks may differ. A collective ends at about the same time on every rank that takes part, so the ends of the shared
+# collectives give the clock offset, and the start times then identify the last rank.
 
 
 _TOGETHER_NS = 5_000
@@ -48,10 +48,10 @@ def _add_waiting(
     one_clock: bool = False,
     noisy_ends: bool = False,
 ) -> list[str]:
-    """Match the collectives of the ranks and write down the waiting; say what could not be matched.
+    """Match the collectives of the ranks and record the waiting; add notes on what could not be matched.
 
-    ``noisy_ends``: a rank sees the end of a collective late when its cores are busy, so that clocks are aligned only where
-    the ends lie apart by more than they scatter.
+    ``noisy_ends``: a rank sees the end of a collective late when its cores are busy, so clocks are aligned only where
+    the ends differ by more than their scatter.
     """
     talking = [one for one in ranks if len(one.kind)]
     if len(talking) < 2:
@@ -164,10 +164,10 @@ def _most_waited_for(late: Int64, caused: Int64, ranks: list[int]) -> int | None
     return slowest if weight[slowest] > 0 else None
 
 
-# Ranks whose work and collectives are the host's own (gloo on a CPU): no device tells when it was busy.
+# Ranks whose work and collectives run on the host (gloo on a CPU): no device records when it was busy.
 #
-# What a trace tells: when the host was inside each collective, and when the working thread stood in a call of
-# ``torch.distributed`` and so did nothing else. What it does not tell: how busy the cores were, and which ranks take part.
+# A trace records when the host was inside each collective, and when the worker thread was blocked in a call of
+# ``torch.distributed``. It does not record how busy the cores were, or which ranks take part.
 
 
 _ANNOTATION = re.compile(r"^(?:gloo|ucc|mpi):", re.IGNORECASE)
@@ -180,7 +180,7 @@ _NOTE = (
 
 @dataclass(slots=True)
 class HostRanks:
-    """What such ranks say together."""
+    """The joined results of such ranks."""
 
     ranks: list[RankUse]
     communication: Communication | None
@@ -220,7 +220,7 @@ def host_collectives(
 
 
 def _bytes(kinds: Sequence[str], payloads: Sequence[tuple[str, int]]) -> Int64:
-    """Give the n-th collective of a kind the payload of the program's n-th call of it; -1 where they are not as many."""
+    """Give the n-th collective of a kind the payload of the program's n-th call of it; -1 if their numbers differ."""
     found = np.full(len(kinds), -1, np.int64)
     for kind in set(kinds):
         mine = [row for row, one in enumerate(kinds) if one == kind]
@@ -231,7 +231,7 @@ def _bytes(kinds: Sequence[str], payloads: Sequence[tuple[str, int]]) -> Int64:
 
 
 def join_host_ranks(found: Sequence[HostCollectives]) -> HostRanks:
-    """Make rows of the ranks, and one account of what they say to one another."""
+    """Build the rows of the ranks, and the waiting between them."""
     members = {one.rank: one for one in sorted(found, key=lambda one: (one.rank, one.source), reverse=True)}
     ordered = [members[rank] for rank in sorted(members)]
     if not ordered:
@@ -297,7 +297,7 @@ _PLACE_IN_NAME = re.compile(r"(?:^|[^a-z0-9])(?:tp|dp|ep|gpu)[-_.]?(\d{1,5})(?!\
 
 
 def rank_in_name(path: Path) -> int | None:
-    """Return the rank that a file's name gives; ``None`` when it gives none."""
+    """Return the rank in a file name; ``None`` if there is none."""
     found = _RANK_IN_NAME.findall(path.name) or _PLACE_IN_NAME.findall(path.name)
     return int(found[-1]) if found else None
 
@@ -310,8 +310,8 @@ def without_rank(path: Path) -> str:
 def ranks_in_names(paths: Sequence[Path]) -> dict[Path, int | None]:
     """Return the rank of each file of one job by its name.
 
-    Replicas count their own ranks from zero (``TP-0-DP-0``, ``TP-0-DP-1``): where the last place does not tell files
-    apart and all places together do, the files are numbered in the order of their places.
+    Replicas count their own ranks from zero (``TP-0-DP-0``, ``TP-0-DP-1``): where the last number does not distinguish files
+    and all numbers together do, the files are numbered in the order of these numbers.
     """
     alone = {path: rank_in_name(path) for path in paths}
     numbered = [path for path in alone if alone[path] is not None]
@@ -323,7 +323,7 @@ def ranks_in_names(paths: Sequence[Path]) -> dict[Path, int | None]:
     return alone
 
 
-# Whether several captures are ranks of one job. Anything else is refused: one of them would be shown, or sums of unlike runs.
+# Whether several captures are ranks of one job. Otherwise they are rejected: sums over unrelated runs are meaningless.
 
 
 _APART_NS = 5_000_000_000
@@ -337,7 +337,7 @@ _APART_HINT = (
 
 
 def capture_origin(path: Path, tool: str, timeline: Timeline) -> CaptureOrigin:
-    """Return what a timeline states about where it comes from."""
+    """Return the origin recorded in a timeline."""
     ops, operators = timeline.ops, timeline.operators
     spans = [each for each in (ops, operators) if len(each)]
     base = timeline.facts.get("base_time_ns")
@@ -363,7 +363,7 @@ def _stated(timeline: Timeline, key: str) -> int | None:
 
 
 def require_one_job(origins: Sequence[CaptureOrigin], option: str) -> None:
-    """Refuse captures of one tool that are not the ranks of one job."""
+    """Raise for captures of one tool that are not the ranks of one job."""
     reason = _reason_apart(origins)
     if reason is not None:
         raise InputError(
@@ -373,7 +373,7 @@ def require_one_job(origins: Sequence[CaptureOrigin], option: str) -> None:
 
 
 def require_one_device(origins: Sequence[CaptureOrigin]) -> None:
-    """Refuse captures of different tools that were taken on different device models."""
+    """Raise for captures of different tools that were taken on different device models."""
     known = [one for one in origins if one.devices]
     for one in known[1:]:
         if not one.devices & known[0].devices:
@@ -451,7 +451,7 @@ def _listed(names: Iterable[str]) -> str:
 
 @dataclass(slots=True)
 class Ranks:
-    """What several ranks say together."""
+    """The joined results of several ranks."""
 
     captures: list[Capture]
     """One capture that stands for all ranks, and those that belong to none."""
@@ -482,7 +482,7 @@ def _member(capture: Capture, by_name: int | None) -> _Member | None:
 
 
 def rank_of(capture: Capture, by_name: int | None) -> int | None:
-    """Return the rank of a capture: as it says itself, else by its file's name."""
+    """Return the rank of a capture: as recorded in it, else from its file name."""
     said = capture.found.facts.get("rank")
     if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 10**9:
         return said
@@ -490,7 +490,7 @@ def rank_of(capture: Capture, by_name: int | None) -> int | None:
 
 
 def join_ranks(captures: Sequence[Capture]) -> Ranks:
-    """Make one capture of the captures of several ranks; captures without ranks, or of one rank, stay as they are."""
+    """Join the captures of several ranks into one; captures without ranks, or of one rank, stay as they are."""
     by_name = ranks_in_names([one.path for one in captures])
     known = [member for one in captures if (member := _member(one, by_name[one.path])) is not None]
     found = Ranks(list(captures))
@@ -522,7 +522,7 @@ def _groups(known: Sequence[_Member]) -> list[list[_Member]]:
 
 
 def _join_group(known: Sequence[_Member]) -> tuple[Capture, list[RankUse], list[str]]:
-    """Make one capture of those of several ranks; return it, their rows, and what a reader must know."""
+    """Join captures of several ranks; return the capture, the rows of the ranks, and notes for readers."""
     notes: list[str] = []
     members: dict[int, _Member] = {}
     for one in sorted(known, key=lambda one: (one.rank, str(one.capture.path))):
@@ -545,7 +545,7 @@ def _join_group(known: Sequence[_Member]) -> tuple[Capture, list[RankUse], list[
 
 
 def _devices_as_ranks(captures: Sequence[Capture]) -> list[RankUse]:
-    """Several devices of one capture that talk to one another are ranks, numbered as the devices are."""
+    """Treat several devices of one capture that communicate as ranks, with the device numbers."""
     for one in captures:
         axis, timeline = one.facts.axis, one.found
         if axis is None or axis.communication is None or not isinstance(timeline, Timeline):
@@ -623,7 +623,7 @@ def _rank_row(member: _Member) -> RankUse:
 
 
 def _calls(members: Sequence[_Member]) -> list[RankCalls]:
-    """Return the collectives of the ranks by the clocks of their captures; what the clocks differ by, their ends tell."""
+    """Return the collectives of the ranks by the clocks of their captures; the clock offset is derived from their ends."""
     found = []
     for one in members:
         rows, ops = one.collectives, one.timeline.ops
@@ -634,7 +634,7 @@ def _calls(members: Sequence[_Member]) -> list[RankCalls]:
     return found
 
 
-# Many ranks in bounded memory: of most of them only the collectives are kept, once everything else was summed up.
+# Many ranks in bounded memory: of most of them only the collectives are kept after everything else has been summed.
 
 
 MOST_ROWS = 4_000_000
@@ -644,7 +644,7 @@ MOST_ROWS = 4_000_000
 def kept_in_bounds(found: Iterable[Facts], most_rows: int = MOST_ROWS) -> Iterator[Facts]:
     """Yield the facts of rank after rank; from ``most_rows`` on, captures of ranks keep only their collectives.
 
-    The lowest rank stays whole: it stands for the others where single kernels are looked at. So does a capture that
+    The lowest rank is kept whole: it represents the others where single kernels are shown. So is a capture that
     launches graphs, whose kernels may be named later by the recording of the graphs.
     """
     rows, lowest = 0, None
@@ -684,7 +684,7 @@ def of_further_rank(facts: Facts) -> Facts:
 
 
 def only_collectives(capture: Capture) -> None:
-    """Forget the rows of a capture that was summed up, except what tells when its collectives ran."""
+    """Drop the rows of a summed capture, except those that give the times of its collectives."""
     timeline, axis = capture.found, capture.facts.axis
     if not isinstance(timeline, Timeline) or axis is None:
         return
@@ -705,14 +705,14 @@ def only_collectives(capture: Capture) -> None:
     capture.attribution, capture.tables = None, False
 
 
-# The ranks of a run on paper: what each holds and sends, and how fast its device could be at best.
+# The ranks of a planned run: what each holds and sends, and the floor of its device.
 
 
 _PHASES = ("prefill", "decode")
 
 
 def add_rank_shares(summary: Summary, ranks: int, hardware: Hardware | None) -> None:
-    """Write into the rows of the ranks what the static model says of each; ``hardware`` is the device of one rank."""
+    """Add the static model's values to the rows of the ranks; ``hardware`` is the device of one rank."""
     static = summary.static
     split = (
         next((s for s in static.splits if (s.kind, s.ranks) == ("tensor", ranks)), None) if static else None
@@ -736,7 +736,7 @@ def add_rank_shares(summary: Summary, ranks: int, hardware: Hardware | None) -> 
             summary.ranks.append(row)
         row.weight_bytes, row.kv_bytes_per_token = share.weight_bytes, share.kv_bytes_per_token
         row.link_bytes = dict(sent)
-        # The rank with the most to read is the slowest, and none is done before it.
+        # The rank with the most to read is the slowest, and all ranks wait for it.
         row.floor_s = dict(floors)
     summary.ranks.sort(key=lambda row: row.rank)
 

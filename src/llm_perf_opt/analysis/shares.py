@@ -1,6 +1,6 @@
 """Shares that reports show: of a sample's wall-clock, of kernel time by family, of a phase's operators.
 
-They are made here, once, so that every report prints the same number and no renderer divides.
+They are computed once, here, so that every report prints the same number and no renderer divides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OF_KERNELS = "the captured kernel time"
 def wall_clock_split(timings: Timings, *, prefill_includes_vision: bool = False) -> Budget | None:
     """Split a sample's wall-clock by phase (medians); ``None`` when no phase was timed.
 
-    A vision time that is already inside prefill is left out, so that nothing counts twice.
+    A vision time that is already inside prefill is left out to avoid counting it twice.
     """
     stats = {
         "preprocess": timings.preprocess_s,
@@ -47,7 +47,7 @@ def wall_clock_split(timings: Timings, *, prefill_includes_vision: bool = False)
 
 
 def kernel_families(kernels: Sequence[Kernel]) -> list[KernelFamily]:
-    """Sum kernels by family, the longest first; kernels without a time count, their time stays unknown."""
+    """Sum kernels by family, the longest first; kernels without a time are included with unknown time."""
     total = sum(kernel.total_s or 0.0 for kernel in kernels)
     families = []
     for name in dict.fromkeys(kernel.family for kernel in kernels):
@@ -125,7 +125,7 @@ def by_run_share(operators: Sequence[Operator]) -> list[Operator]:
 
 
 def add_gain_shares(summary: Summary) -> None:
-    """Relate each finding's bound to the whole it is a part of; a bound above the whole is the whole."""
+    """Express each finding's bound as a share of its whole, at most 1."""
     whole, of = _whole(summary)
     for finding in summary.findings:
         if finding.gain_upper_s is None or whole is None:
@@ -158,7 +158,7 @@ def add_shares(summary: Summary, *, prefill_includes_vision: bool = False) -> No
     add_gain_shares(summary)
 
 
-# Samples side by side: whether they are of one size, and how far the middle of each reaches.
+# Comparison of samples: whether they have one size, and the spread of their medians.
 
 
 _ALIKE = 0.05
@@ -182,6 +182,6 @@ def sizes_differ(samples: Sequence[SampleTimes]) -> bool:
 
 
 def span_over_samples(samples: Sequence[SampleTimes], name: str) -> Span | None:
-    """Return how a time (``ttft_s``) differs from sample to sample; ``None`` where sizes are alike or it is unknown."""
+    """Return how a time (``ttft_s``) differs from sample to sample; ``None`` if sizes are equal or it is unknown."""
     known = [value for sample in samples if (value := getattr(sample, name)) is not None]
     return Span(min(known), max(known)) if len(known) > 1 and sizes_differ(samples) else None

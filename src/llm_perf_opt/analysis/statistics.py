@@ -160,12 +160,12 @@ def _normal_tail(z: float) -> float:
 
 
 def smallest_paired_p(n: int) -> float:
-    """Smallest one-sided p that ``n`` pairs can give."""
+    """Smallest possible one-sided p of ``n`` pairs."""
     return 0.5**n
 
 
 def smallest_shift_p(n_a: int, n_b: int) -> float:
-    """Smallest one-sided p that two sets of these sizes can give."""
+    """Smallest possible one-sided p of two sets of these sizes."""
     return 1 / math.comb(n_a + n_b, n_a) if n_a and n_b else 1.0
 
 
@@ -196,7 +196,7 @@ _IN_SIGHT = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A log ratio with the interval that holds at every look."""
+    """A log ratio with the interval that is valid at every look."""
 
     estimate: float
     """The median of the blocks."""
@@ -205,7 +205,7 @@ class Change:
 
 
 class SequentialTest:
-    """Blocks as they come, and what they show so far."""
+    """An anytime-valid sequential test over blocks."""
 
     def __init__(self, rule: StoppingRule) -> None:
         self.rule = rule
@@ -219,17 +219,17 @@ class SequentialTest:
 
     @property
     def _whole(self) -> int:
-        """Blocks whose other one is there too."""
+        """Return the number of complete blocks (both halves measured)."""
         return self.count - self.count % 2
 
     def add(self, block: float) -> TrialVerdict | None:
-        """Take one more log ratio; return what is shown, or ``None``: measure on."""
+        """Take one more log ratio; return the verdict, or ``None`` to continue measuring."""
         self._scales.append(self._scales[-1] if self.count % 2 else _scale(self._blocks))
         self._blocks.append(min(max(block, -_MOST_LOG), _MOST_LOG))
         return self.verdict()
 
     def verdict(self) -> TrialVerdict | None:
-        """Say what the blocks show; between the two blocks of one draw, nothing."""
+        """Return the current verdict; ``None`` between the two blocks of one draw."""
         over = self.count + 2 > self.rule.most_blocks
         enough = over if self.rule.fixed else self.count >= _LEAST_BLOCKS
         if self.count % 2 or not enough:
@@ -241,19 +241,19 @@ class SequentialTest:
             slower = self.wealth(0.0, below=False)
             if slower >= 1 / DROP_ERROR:
                 return "slower"
-            # A few more pairs tell a slowdown from no change, once there is a sign of one.
+            # A few more pairs separate a slowdown from no change, once there is a sign of one.
             if slower < _SIGN_OF_SLOWER:
                 return "no gain"
         return "not shown" if over else None
 
     def verdict_at_the_end(self) -> TrialVerdict:
-        """Say what the blocks show when no more will come: a gain counts, however wide its interval."""
+        """Return the final verdict: a gain counts, however wide its interval."""
         found = SequentialTest(replace(self.rule, widest_ratio=None))
         found._blocks, found._scales = self._blocks[: self._whole], self._scales[: self._whole]
         return found.verdict() or "not shown"
 
     def in_sight(self) -> bool:
-        """Return whether a gain is likely to be shown by some more pairs; looking costs nothing, so one may go on."""
+        """Return whether more pairs are likely to show a gain; the test stays valid when it is continued."""
         if self.count < _LEAST_BLOCKS:
             return False
         least = math.log1p(-self.rule.least_gain_ratio)
@@ -274,10 +274,10 @@ class SequentialTest:
         return change.high - change.low <= self.rule.widest_ratio * abs(change.estimate)
 
     def wealth(self, centre: float, *, below: bool) -> float:
-        """Return what a player owns who started with 1 and bets that blocks fall below (above) ``centre``.
+        """Return the betting wealth (start: 1) of bets that blocks fall below (above) ``centre``.
 
-        With ``below`` it is the e-value against "the log ratio is at least ``centre``". A block whose other one is not there
-        counts for nothing yet.
+        With ``below`` it is the e-value against "the log ratio is at least ``centre``". A block whose
+        pair is incomplete does not count yet.
         """
         blocks, scales = np.array(self._blocks[: self._whole]), np.array(self._scales[: self._whole])
         moves = np.clip((blocks - centre) / scales, -1.0, 1.0)
@@ -286,7 +286,7 @@ class SequentialTest:
         return math.exp(min(top, _MOST_WEALTH_LOG)) * float(np.exp(logs - top).mean())
 
     def _end(self, alpha: float, *, below: bool) -> float:
-        """Return an end of the interval: wealth falls (rises) with the centre, so halving finds it.
+        """Return an end of the interval by bisection: wealth is monotonic in the centre.
 
         Each end has all of α: a keep looks at the upper end alone.
         """
@@ -304,7 +304,7 @@ class SequentialTest:
 
 
 def fewest_blocks(alpha: float) -> int:
-    """Return how many blocks it takes to show anything: every one of them as large a win as one can be."""
+    """Return the minimum number of blocks for a verdict, each with the largest possible win."""
     count = _LEAST_BLOCKS
     while float(np.exp(count * np.log1p(_STAKES)).mean()) < 1 / alpha:
         count += 2

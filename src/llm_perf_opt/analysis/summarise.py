@@ -1,4 +1,4 @@
-"""From facts and captured work to the summary: relate work, time and limits, then judge. Pure."""
+"""From facts and captured work to the summary: relate work, time and limits, then classify. Pure functions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from llm_perf_opt.summary import CoverageSummary, Hardware, RunInfo, StageInfo, 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.ncu.summary import CounterFacts
 
-# Kernel targets from the measured tables of the extra ``silicon``: asked here, compared in ``analysis.targets``.
+# Kernel targets from the measured tables of the extra ``silicon``: looked up here, compared in ``analysis.targets``.
 
 
 _STAGE = "torch_profiler"
@@ -58,9 +58,10 @@ _STAGE = "torch_profiler"
 def add_kernel_targets(
     summary: Summary, facts: Facts, silicon: Silicon | None, counters: CounterFacts | None = None
 ) -> None:
-    """Add targets to the kernels whose shapes are known, and say what could not be compared and why.
+    """Add targets to the kernels whose shapes are known, and report what could not be compared and why.
 
-    Nothing is said where there is nothing to compare: no shapes, or without the extra a device it would not help.
+    Nothing is reported if there is nothing to compare: no shapes, or the extra is missing and has no tables for the
+    device.
     """
     from llm_perf_opt.hardware.silicon.installation import describe_absence
 
@@ -108,7 +109,7 @@ _RANDOM_WEIGHTS_NOTE = "Random weights: the timings are real, the generated text
 
 @dataclass(slots=True)
 class Subject:
-    """What a summary is about, besides what stages say."""
+    """The subject of a summary, besides the facts of stages."""
 
     run: RunInfo
     environment: dict[str, Any] = field(default_factory=dict)
@@ -130,9 +131,9 @@ def summarise(
     catalogue: Catalogue | None = None,
     silicon: Silicon | None = None,
 ) -> Summary:
-    """Put everything in its place and explain it.
+    """Build the summary from facts and captured work.
 
-    ``facts`` are those of all stages, ``work`` their captures together; ``silicon`` has measured times of operators.
+    ``facts`` are those of all stages, ``work`` their combined captures; ``silicon`` has measured times of operators.
     """
     clock = facts.wall_clock
     workload = _merge_workload(subject, facts)
@@ -181,7 +182,7 @@ def summarise(
 
 
 def _merge_workload(subject: Subject, facts: Facts) -> Workload:
-    """Prefer what was measured over what was configured."""
+    """Prefer measured over configured values."""
     workload = replace(facts.wall_clock.workload) if facts.wall_clock is not None else Workload()
     for name in Workload.__dataclass_fields__:
         if getattr(workload, name) is None:
@@ -267,9 +268,9 @@ def _add_traced_work(summary: Summary, work: OperatorWork) -> None:
 
 
 def _device_times(captured: TimelineFacts) -> dict[ModulePhase, ModuleTime]:
-    """Device time per pass, in decode per step: what the static model counts the work of.
+    """Device time per pass, in decode per step, matching the work counted by the static model.
 
-    The capture itself tells how often it holds a phase; where it does not, its times are of an unknown number.
+    The number of occurrences comes from the capture; if unknown, so is the time per pass.
     """
     return {
         (row.module, row.phase): ModuleTime(row.total_ns / 1e9 / count, round(row.launches / count))
@@ -279,7 +280,7 @@ def _device_times(captured: TimelineFacts) -> dict[ModulePhase, ModuleTime]:
 
 
 def _host_times(summary: Summary, facts: Facts) -> dict[ModulePhase, float]:
-    """Measured time of modules: what a stage timed itself, and on a CPU the phases split by the profiler's shares."""
+    """Measured time of modules: timed by a stage, and on a CPU the phases split by the profiler's shares."""
     if summary.hardware.kind == "gpu" or (summary.workload.device or "cpu") != "cpu":
         return dict(facts.module_times)
     nested = facts.wall_clock is not None and facts.wall_clock.prefill_includes_vision
@@ -295,7 +296,7 @@ def _explain(
     catalogue: Catalogue | None,
     silicon: Silicon | None,
 ) -> None:
-    """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
+    """Ledger, verdicts, findings and what-if, from the summary alone."""
     summary.ledger = build_ledger(
         summary.static,
         summary.timings,
@@ -334,7 +335,7 @@ def _explain(
 
 
 def missing_clock_note(facts: Facts) -> list[str]:
-    """Say that nothing was timed, unless a note already says why."""
+    """Return a note that nothing was timed, unless a note already explains why."""
     if facts.wall_clock is not None or facts.serving is not None or TIMINGS in facts.unreadable:
         return []
     return ["No wall-clock timings: phases are not timed, so there is no MFU and no MBU of wall-clock."]

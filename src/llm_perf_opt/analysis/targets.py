@@ -33,10 +33,10 @@ from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Tim
 from llm_perf_opt.summary import Hardware, Kernel, Section, SectionTable
 from llm_perf_opt.summary.kernels import KernelTarget
 
-# What the tables say of one operator, as a target: only measured or interpolated times, and none a model cannot have.
+# Target time of one operator from the tables: only measured or interpolated times that a model can reach.
 #
-# Tables repeat one call. Where its weights fit into a cache, later repetitions find them there; a model meets hundreds of
-# other weights in between. A time shorter than reading the weights from memory once is therefore no target.
+# Tables repeat one call. Where its weights fit into a cache, later repetitions find them there; a model reads hundreds of
+# other weights in between. A time shorter than reading the weights from memory once is therefore not a target.
 
 
 Ask = Callable[[Operator], Timing | None]
@@ -107,10 +107,10 @@ def _least_seconds(operator: Operator, hardware: Hardware) -> float:
     return 0.0
 
 
-# Calls of a framework as operators of the measured tables; ``None`` wherever a call is not exactly one of them.
+# Calls of a framework as operators of the measured tables; ``None`` unless a call is exactly one of them.
 #
-# A wrong shape gives a wrong target, so nothing is guessed: a mask that is passed along may be causal or not, a batch of
-# matrix products is in no table, and the operands of packed sequences do not tell their lengths.
+# A wrong shape gives a wrong target, so nothing is guessed: a mask argument may be causal or not, a batch of
+# matrix products is in no table, and the operands of packed sequences do not contain their lengths.
 
 
 Shape = tuple[int, ...]
@@ -121,7 +121,7 @@ _BLOCK_SCALED = "[128, 128]"
 
 
 def measured_operator(call: Signature) -> Operator | None:
-    """Return the operator of the tables that a call is."""
+    """Return the table operator of a call."""
     reader = _READERS.get(call.name)
     return reader(call) if reader is not None else None
 
@@ -146,7 +146,7 @@ def _product(call: Signature, first: int) -> Gemm | None:
 
 
 def _batched(call: Signature, first: int) -> Gemm | None:
-    """A batch of one is a product; of others the tables know nothing."""
+    """Return a batched product as a plain product for a batch of one; other batches are not in the tables."""
     a, b = _shape(call, first), _shape(call, first + 1)
     if a is None or b is None or len(a) != 3 or len(b) != 3 or a[0] != 1 or b[0] != 1 or a[2] != b[1]:
         return None
@@ -234,12 +234,12 @@ _READERS: dict[str, Callable[[Signature], Operator | None]] = {
 }
 
 
-# Which kernel ran which operator of which shape, and how long that took: from a trace with recorded shapes.
+# Which kernel ran which operator and shape, and for how long: from a trace with recorded shapes.
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedCalls:
-    """All calls of one shape that one kernel did the most of, in one phase."""
+    """All calls of one shape with the same longest kernel, in one phase."""
 
     kernel: str
     """Full name; of the kernels of a call the longest."""
@@ -274,7 +274,7 @@ def traced_times(traced: Iterable[TracedKernel]) -> dict[KernelPhase, float]:
 def shaped_calls(
     timeline: Timeline, attribution: Attribution, calls: OperatorCalls, linked: LinkedCalls
 ) -> list[ShapedCalls]:
-    """Return every shape by kernel and phase, the longest first; calls that no table could hold are left out."""
+    """Return every shape by kernel and phase, the longest first; calls outside all tables are left out."""
     operators = [measured_operator(signature) for signature in calls.signatures]
     wanted = np.array([operator is not None for operator in operators], bool)
     return _merged(
@@ -288,7 +288,7 @@ def _merged(
     operators: list[Operator | None],
     found: dict[tuple[int, int, int], tuple[int, int]],
 ) -> list[ShapedCalls]:
-    """Put calls together that differ in what the shape does not hold (strides, a bias)."""
+    """Merge calls that differ only in properties outside the shape (strides, a bias)."""
     merged: dict[tuple[str, str | None, Operator], tuple[int, int]] = {}
     for (name, phase, signature), (count, total) in found.items():
         operator = operators[signature]
@@ -329,7 +329,7 @@ def add_targets(
     look_up: _LookUp,
     traced_s: Mapping[KernelPhase, float] | None = None,
 ) -> Coverage:
-    """Give every kernel whose shapes are in the tables its target; others keep none.
+    """Set the target of every kernel whose shapes are in the tables.
 
     ``traced_s``: time of each kernel and phase in the traces that ``shaped`` is from. Where a kernel's time is of another
     capture of the same run (nsys in addition to the profiler, a second trace), what is at stake is carried over by the two times;
@@ -339,7 +339,7 @@ def add_targets(
     found: dict[tuple[str, str | None], list[Compared]] = defaultdict(list)
     for row in shaped:
         if row.total_s <= 0:
-            continue  # a clock that did not tick
+            continue  # the clock did not advance
         time = look_up(row.operator)
         if time is None:
             coverage.outside.append(row)
@@ -383,7 +383,7 @@ def _target(kernel: Kernel, compared: list[Compared], traced_s: float | None) ->
 
 
 def describe_shape(operator: Operator) -> str:
-    """Say a shape as a reader of the tables would."""
+    """Describe a shape in the terms of the tables."""
     match operator:
         case Gemm():
             return f"{operator.m} × {operator.n} × {operator.k} {operator.dtype}"
@@ -404,8 +404,8 @@ def describe_shape(operator: Operator) -> str:
 # Shapes of launches that Nsight Compute profiled: from the ranges torch pushes around its operators.
 #
 # ``torch.autograd.profiler.emit_nvtx(record_shapes=True)`` names every operator with the sizes of its inputs
-# (``aten::linear, op_id = 57, sizes = [[16, 559, 1024], [2816, 1024], []]``). Kernel names tell tiles, not shapes: without
-# such a range, or a trace of the same run, nothing is compared. A call may run several kernels: ``op_id`` says which belong
+# (``aten::linear, op_id = 57, sizes = [[16, 559, 1024], [2816, 1024], []]``). Kernel names contain tiles, not shapes: without
+# such a range, or a trace of the same run, nothing is compared. A call may run several kernels: ``op_id`` identifies those that belong
 # together.
 
 
@@ -422,7 +422,7 @@ Sizes = list[list[int]]
 
 
 class _Range(NamedTuple):
-    """The outermost range around a launch that is an operator of the tables."""
+    """The outermost range around a launch that names a table operator."""
 
     depth: int
     name: str
@@ -435,14 +435,14 @@ _SINGLE = "profiled one launch at a time"
 
 
 def has_shapes(capture: NcuCapture | None) -> bool:
-    """Whether any launch lies in a range that tells sizes."""
+    """Whether any launch lies in a range with sizes."""
     return capture is not None and any(_sized(launch) is not None for launch in capture.launches)
 
 
 def add_profiled_targets(
     kernels: Sequence[Kernel], facts: Sequence[NcuKernelFacts], matches: Mapping[str, str], look_up: _LookUp
 ) -> Coverage:
-    """Give kernels without a target one from their profiled launches; time at stake is not claimed from single launches."""
+    """Add targets from profiled launches to kernels without one; time at stake is not derived from single launches."""
     waiting = [kernel for kernel in kernels if kernel.target is None]
     coverage = add_targets(waiting, _shaped(facts, matches, waiting), look_up)
     settings = (part.launch.settings for each in facts for part in each.parts)
@@ -457,7 +457,7 @@ def add_profiled_targets(
 def _shaped(
     facts: Iterable[NcuKernelFacts], matches: Mapping[str, str], kernels: Sequence[Kernel]
 ) -> list[ShapedCalls]:
-    """Return every shape by kernel and phase; the kernels of a call count together, for the longest of them."""
+    """Return every shape by kernel and phase; the kernels of a call are summed under the longest."""
     phases = {kernel.phase for kernel in kernels}
     found: dict[tuple[str, str | None, Operator], tuple[int, float]] = {}
     for call in _calls(part for each in facts for part in each.parts):
@@ -511,7 +511,7 @@ def profiled_operator(launch: NcuLaunch) -> Operator | None:
     written = next((kind for words, kind in _TYPE_WORDS if words.search(launch.kernel)), None)
     if found is None or written is None:
         return None
-    # Ranges tell no types and no flags: attention over a prompt may be causal or not, and is left out.
+    # Ranges contain no types and flags: attention over a prompt may be causal or not, and is left out.
     types = tuple(written if size else "" for size in found.sizes)
     return measured_operator(Signature(found.name, tuple(found.sizes), types, ()))
 
@@ -562,7 +562,7 @@ def target_section(
 
 
 def missing_section(stage: str, reason: str) -> list[Section]:
-    """Say why there are no targets."""
+    """Explain why there are no targets."""
     return [Section(stage, TITLE, [reason])]
 
 

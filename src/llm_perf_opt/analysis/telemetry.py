@@ -1,4 +1,4 @@
-"""Samples of a device → what they mean for the measured passes. Pure functions."""
+"""Evaluate device samples for the measured passes. Pure functions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def memory_of(document: TelemetryDocument) -> dict[str, MemoryUse]:
 
 
 def absent_notes(document: TelemetryDocument, found: Telemetry) -> list[str]:
-    """Say what the device did not tell, and why."""
+    """List what the device did not report, and why."""
     reasons: dict[str, list[str]] = {}
     for quantity, reason in document.absent.items():
         reasons.setdefault(reason, []).append(_WORDS.get(quantity, quantity))
@@ -101,7 +101,7 @@ def _throttle_shares(reasons: Sequence[Sequence[str] | None]) -> dict[str, float
 def _energy(document: TelemetryDocument, rows: Sequence[int]) -> EnergyUse:
     """Return the energy between the first and the last sample: the meter's own, else power over time.
 
-    Both ends of the measured passes are sampled, so that the samples span them.
+    Both ends of the measured passes are sampled, so the samples span them.
     """
     if document.span_s < LEAST_SPAN_S or len(rows) < 2:
         return EnergyUse()
@@ -123,7 +123,7 @@ def _energy(document: TelemetryDocument, rows: Sequence[int]) -> EnergyUse:
 
 
 def _power_over_time(columns: TelemetryColumns, rows: Sequence[int]) -> float | None:
-    """Sum trapezoids; ``None`` where a power is missing, because a gap would be a guess."""
+    """Sum trapezoids; ``None`` where a power is missing, because gaps are not interpolated."""
     points = [(columns.time_s[row], columns.power_w[row]) for row in rows]
     total = 0.0
     for (at, power), (then, next_power) in itertools.pairwise(points):
@@ -202,11 +202,11 @@ def _by_phase(
     return {phase: found[phase] for phase in attribution.phases if phase in found}
 
 
-# What the static model says a phase needs in memory, next to what it had.
+# Predicted memory of a phase from the static model, next to the measured one.
 
 
 def predict_memory(memory: Mapping[str, MemoryUse], static: Static | None, workload: Workload) -> None:
-    """Fill in the predictions. A profiler's count on a CPU has no weights in it, so nothing is set against it."""
+    """Fill in the predictions. A profiler's count on a CPU excludes weights, so it gets no prediction."""
     for phase, use in memory.items():
         if use.counts is None and (workload.device or "cpu") == "cpu":
             continue
@@ -224,7 +224,7 @@ def _needs(phase: str, static: Static, workload: Workload) -> dict[str, float]:
         found["kv_cache"] = _cache(
             static, workload, prompt if phase == PREFILL else prompt + max(0.0, new - 1)
         )
-    # The static model knows the largest operator of all phases: it is in the phase that has most positions at once.
+    # The static model gives the largest operator of all phases: it is in the phase with the most positions.
     largest_in = next((name for name in BEFORE_PREFILL if name in static.phases), PREFILL)
     if phase in (largest_in, WHOLE) and "activations" in resident:
         found["activations"] = resident["activations"]

@@ -1,8 +1,8 @@
 """Budgets against the wall-clock without a profiler: device time over that wall-clock decides.
 
 A profiler slows the host down, not the device. Where a phase was also timed without one, the time the device works is
-taken from the capture and the rest of the unprofiled time is what it waits; the capture only tells how that wait is
-split.
+taken from the capture and the rest of the unprofiled time is waiting; the capture only determines how that
+waiting is split.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def against_wall_clock(
     *,
     prefill_includes_vision: bool = False,
 ) -> tuple[dict[str, Budget], list[str]]:
-    """Return the budgets, those of timed phases against their wall-clock, and notes on what does not fit.
+    """Return the budgets, those of timed phases against their wall-clock, and notes on mismatches.
 
-    ``counts`` says how often the capture holds a phase; decode counts steps. Where it is not known, or the phase was not
+    ``counts`` gives the occurrences of each phase in the capture; decode counts steps. Where it is not known, or the phase was not
     timed, a budget stays as captured.
     """
     found, notes = dict(budgets), []
@@ -61,7 +61,7 @@ def against_wall_clock(
 
 
 def _without_vision(prefill_s: float, timings: Timings, *, vision_captured: bool) -> float | None:
-    """Time of a prefill that was timed with the vision encoder inside, as the capture has it; ``None`` when not known."""
+    """Time of a prefill that was timed with the vision encoder inside, split as in the capture; ``None`` when not known."""
     if timings.vision_s is None:
         # Neither timed nor captured apart: both are of the same work.
         return None if vision_captured else prefill_s
@@ -107,7 +107,7 @@ def _times_per_sample(phase: str, timings: Timings, wall: float) -> float:
 
 
 def _rebased(budget: Budget, count: int, wall: float, times: float) -> Budget:
-    """Put the device's work of one occurrence into its unprofiled wall-clock, times its occurrences in a sample."""
+    """Rebase the device's work of one occurrence on its unprofiled wall-clock, times its occurrences in a sample."""
     scale = times / count
     span = wall * times
     working = sum(part.seconds for part in budget.parts if part.name in WORKING) * scale
@@ -165,7 +165,7 @@ _OVERLAP = "streams that overlap are counted twice, so this is an upper bound"
 
 
 def busy_from_totals(summary: Summary, work: CapturedWork) -> None:
-    """Relate the kernel time of tables to the wall-clock: of each range they are of, else of the whole run."""
+    """Relate the kernel time of tables to the wall-clockof their range, else of the whole run."""
     if (
         work.has_time_axis
         or WHOLE in work.facts.device_busy_ratio
@@ -204,7 +204,7 @@ def _busy_of_run(summary: Summary) -> None:
 
 
 def _busy_of_range(summary: Summary, capture: Capture, truncated: Collection[str | None]) -> None:
-    """Kernel time of one phase against that phase's own wall-clock; a part of a phase says nothing of all of it."""
+    """Kernel time of one phase against that phase's own wall-clock; a partial capture of a phase is not used."""
     of = capture.range
     if of is None or of.phase is None or of.component is not None or of.phase in truncated:
         return

@@ -1,4 +1,4 @@
-"""What a reader must know before believing a summary's ratios: work, time and limits that do not belong together."""
+"""Cautions about a summary's ratios: inconsistent work, times and limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cautions(summary: Summary) -> list[str]:
 
 
 def _compiled_while_measuring(summary: Summary) -> str | None:
-    """A pass that holds a compilation is longer than the model is, often many times."""
+    """Warn about passes that include a compilation and are therefore too long."""
     found = summary.workload.compilations
     if found is None or not found.measured:
         return None
@@ -52,7 +52,7 @@ def _compiled_while_measuring(summary: Summary) -> str | None:
 
 
 def beaten_ceilings(summary: Summary) -> list[str]:
-    """Return the phases that are faster than their ceiling allows: then the ceiling is wrong, not the phase fast."""
+    """Return the phases that beat their ceiling, which means that the ceiling is wrong."""
     return [
         phase
         for phase, use in summary.utilisation.items()
@@ -82,7 +82,7 @@ def _beaten_ceiling(summary: Summary) -> str | None:
 
 
 def _ceiling_under_load(summary: Summary) -> str | None:
-    """Limits measured while other work runs are too low; nothing to say where they are a data sheet's, or not used."""
+    """Warn about limits measured under other load, which are too low; not for data-sheet or unused limits."""
     hardware = summary.hardware
     used = any(u.mfu_ratio is not None or u.mbu_ratio is not None for u in summary.utilisation.values())
     if hardware.source != "probe" or not hardware.measured_under_load or not (used or summary.predictions):
@@ -124,7 +124,7 @@ def _does_not_fit(summary: Summary) -> str | None:
 
 
 def _other_shapes(summary: Summary) -> str | None:
-    """A static model from another run may be of other shapes than the timings."""
+    """Warn about a static model from another run, whose shapes may differ from those of the timings."""
     counted = summary.static.scaling if summary.static is not None else None
     measured = summary.workload.prompt_tokens
     if counted is None or not measured or summary.timings.prefill_s is None:
@@ -138,7 +138,7 @@ def _other_shapes(summary: Summary) -> str | None:
 
 
 def _wide_interval(summary: Summary) -> str | None:
-    """Repeating ended before the times were as narrow as wanted."""
+    """Warn if repeats ended before the intervals reached the target width."""
     timings = summary.timings
     if timings.stopped not in ("time", "most") or timings.interval_ratio is None:
         return None

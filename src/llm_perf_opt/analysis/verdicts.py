@@ -1,4 +1,4 @@
-"""One word per phase for what limits it, with the comparison that decided, or ``unknown`` with what is missing.
+"""The bound of each phase with the deciding comparison, or ``unknown`` with what is missing.
 
 The order of questions: is the device waiting (then for whom), is it moving data, and if it is computing, which
 of its two limits is near. No question is answered from a number that was not measured.
@@ -64,7 +64,7 @@ class _Answer:
 
 
 def judge(summary: Summary) -> dict[str, Verdict]:
-    """Return a verdict for every phase something is known about."""
+    """Return a verdict for every phase with data."""
     verdicts: dict[str, Verdict] = {}
     for phase in (*PHASES, WHOLE):
         answer = _judge_phase(summary, phase)
@@ -87,7 +87,7 @@ def _lever(summary: Summary, bound: Bound) -> str | None:
 
 
 def _lever_elsewhere(summary: Summary, bound: Bound, program: Program) -> str | None:
-    """Say what fits a capture taken elsewhere: what it does already is no advice."""
+    """Return advice for a capture taken elsewhere, without what the program already does."""
     if bound == "copy":
         return copy_advice(summary) or _LEVERS[bound]
     if bound == "launch":
@@ -103,7 +103,7 @@ def _lever_elsewhere(summary: Summary, bound: Bound, program: Program) -> str | 
 
 
 def _has_faster_type(summary: Summary) -> bool:
-    """Whether the device computes in another data type faster than in the run's; a processor's own rate alone says no.
+    """Whether the device computes in another data type faster than in the run's; false on a CPU without a peak for the run's type.
 
     Half precision made the default workload 3.7 times slower on a processor without instructions for it (docs/improve.md).
     """
@@ -115,7 +115,7 @@ def _has_faster_type(summary: Summary) -> bool:
 
 
 def shown_bound(summary: Summary, phase: str) -> str | None:
-    """Return what limits a phase as a reader calls it: on a processor nothing is launched, calls are overhead."""
+    """Return what limits a phase as shown to readers: on a CPU nothing is launched, so calls are called overhead."""
     verdict = summary.verdicts.get(phase)
     if verdict is None:
         return None
@@ -123,7 +123,7 @@ def shown_bound(summary: Summary, phase: str) -> str | None:
 
 
 def worth_showing(verdicts: Mapping[str, Verdict]) -> list[str]:
-    """Return the phases whose verdict says something: the whole capture does not when it only repeats a phase's."""
+    """Return the phases with an informative verdict: the whole capture is left out if it only repeats that of a phase."""
     own = {verdicts[phase].bound for phase in verdicts if phase != WHOLE}
     return [phase for phase in verdicts if phase != WHOLE or verdicts[phase].bound not in own]
 
@@ -153,7 +153,7 @@ def _judge_phase(summary: Summary, phase: str) -> _Answer | None:
 
 
 def _too_little(summary: Summary, phase: str) -> _Answer | None:
-    """Abstain where the capture holds too little for a share of its time to mean anything."""
+    """Abstain if the capture is too small for shares of its time."""
     evidence = evidence_of(summary)
     if evidence is None or evidence.is_enough or phase not in summary.budget or _is_full(summary, phase):
         return None
@@ -166,7 +166,7 @@ def _too_little(summary: Summary, phase: str) -> _Answer | None:
 
 
 def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
-    """Compare what a device does in a timeline: computing against each other part by itself, and against all waiting.
+    """Compare computing with each other part of a timeline, and with all waiting.
 
     The largest part that is not computing is the cause: single parts are compared with single parts.
     """
@@ -183,7 +183,7 @@ def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
     }
     queue = share.get(
         "queue", 0.0
-    )  # nobody's fault that the capture shows: it decides only where it is most of the time
+    )  # not attributable from the capture: decides only if it is most of the time
     if queue > _QUEUE_DECIDES:
         waits["queue"] = queue
     single: dict[Bound, float] = {
@@ -328,13 +328,13 @@ def _larger(compute: float, memory: float) -> Bound:
 
 
 def _is_full(summary: Summary, phase: str) -> bool:
-    """Whether kernels fill the time of a phase, so that the time is theirs to explain."""
+    """Whether kernels fill the time of a phase, so that they explain it."""
     budget = summary.budget.get(phase)
     return budget is not None and sum(p.share_ratio for p in budget.parts if p.name == "compute") >= FULL
 
 
 def _full_device(summary: Summary, phase: str) -> _Answer | None:
-    """A device that always computes: which of its limits most of the kernel time is under, by shapes and families."""
+    """Return the limit that applies to most of the kernel time of a busy device, by shapes and families."""
     if not _is_full(summary, phase):
         return None
     total, found = seconds_by_limit(summary, phase)
@@ -352,7 +352,7 @@ def _full_device(summary: Summary, phase: str) -> _Answer | None:
 
 
 def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
-    """On a CPU there is no device to wait: what the operators do decides."""
+    """Return the verdict on a CPU from its operators, because there is no waiting device."""
     answer = cpu_answer(summary, phase)
     if answer is None:
         return None
@@ -393,7 +393,7 @@ def _missing_inputs(summary: Summary, phase: str) -> str:
 
 
 def _device_full(summary: Summary, phase: str) -> str | None:
-    """Say that kernels fill the time, where they do: the device is not waiting, whatever its limit is."""
+    """State that kernels fill the time, where they do: the device is not waiting, whatever its limit."""
     budget = summary.budget.get(phase)
     compute = sum(part.share_ratio for part in budget.parts if part.name == "compute") if budget else 0.0
     if budget is None or compute < BUSY_ENOUGH:

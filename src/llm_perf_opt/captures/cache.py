@@ -1,9 +1,9 @@
-"""A second look at a large capture costs next to nothing: its timeline, as columns on disk.
+"""Cache of the timelines of large captures, as columns on disk.
 
 The cache lies in the user's cache directory (or in a directory of the caller's, such as the run's), never next to
-somebody's capture. An entry belongs to one state of one file (path, size, time of change, inode) and one version
-of the reader; it is one NumPy archive (no pickle), whose checksums tell a damaged one.
-A cache that is damaged, foreign or cannot be written is as good as none.
+the capture. An entry belongs to one state of one file (path, size, time of change, inode) and one version
+of the reader; it is one NumPy archive (no pickle), whose checksums detect damage.
+A cache that is damaged, foreign or cannot be written is ignored.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from llm_perf_opt.captures.timeline import DeviceOps, HostCalls, Ranges, Timelin
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.files import atomic_path, is_own_file
 
-# Columns of whole numbers in as few bytes as they need.
+# Integer columns in the smallest sufficient number of bytes.
 #
-# Most of what a capture repeats a million times is one value (the process), a few (streams, names) or close to its
-# neighbour (durations). Fewer bytes are read and checked sooner.
+# Most values that a capture repeats a million times are constant (the process), few (streams, names) or close to their
+# neighbour (durations). Smaller columns are faster to read and check.
 
 
 Column = npt.NDArray[Any]
@@ -36,7 +36,7 @@ _NARROW = (np.uint8, np.uint16, np.uint32)
 
 
 def pack(column: Column) -> tuple[Column, dict[str, Any]]:
-    """Return the bytes to keep and what :func:`unpack` has to know."""
+    """Return the packed bytes and the parameters for :func:`unpack`."""
     how: dict[str, Any] = {"dtype": column.dtype.str, "rows": len(column), "base": 0}
     if not len(column):
         return column, how
@@ -50,10 +50,10 @@ def pack(column: Column) -> tuple[Column, dict[str, Any]]:
 
 
 def unpack(kept: Column, how: dict[str, Any]) -> Column:
-    """Return the column as it was, to be read only; raise :class:`ValueError` when the two do not belong together."""
+    """Return the original column, read-only; raise :class:`ValueError` on a mismatch."""
     kind, rows, base = np.dtype(how["dtype"]), int(how["rows"]), int(how["base"])
     if rows and not len(kept):
-        return np.broadcast_to(kind.type(base), rows)  # one value for all rows, and no memory for them
+        return np.broadcast_to(kind.type(base), rows)  # one value for all rows, without memory for them
     if len(kept) != rows:
         raise ValueError(f"{len(kept)} rows where {rows} are announced")
     if kept.dtype == kind and not base:
@@ -74,7 +74,7 @@ _TABLES: dict[str, type[Any]] = {"ops": DeviceOps, "calls": HostCalls, "ranges":
 
 
 def cache_directory() -> Path | None:
-    """Return where caches go; ``None`` when switched off."""
+    """Return the cache directory; ``None`` when switched off."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen is not None and chosen.strip().lower() in ("off", "0", "none", ""):
         return None
@@ -91,9 +91,9 @@ def cached(
     directory: Path | None = None,
     smallest: int = _SMALLEST_BYTES,
 ) -> Timeline:
-    """Return ``read(path)``, from the cache when this very file was read before.
+    """Return ``read(path)``, from the cache if this file was read before.
 
-    Files below ``smallest`` bytes are not worth it. ``directory`` overrides the user's cache directory.
+    Files below ``smallest`` bytes are not cached. ``directory`` overrides the user's cache directory.
     """
     directory = directory if directory is not None else cache_directory()
     size = path.stat().st_size if path.is_file() else 0
@@ -105,7 +105,7 @@ def cached(
     if found is not None:
         return found
     timeline = read(path)
-    if _key(path) == key:  # the file did not change meanwhile
+    if _key(path) == key:  # only if the file did not change meanwhile
         _store_quietly(entry, key, timeline)
     return timeline
 
@@ -119,7 +119,7 @@ def _key(path: Path) -> dict[str, Any]:
 
 
 def _store_quietly(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
-    """Write the entry if that is possible; a full disk or a read-only home is no reason to fail."""
+    """Write the entry if that is possible; a full disk or a read-only home must not cause a failure."""
     try:
         _save_timeline(entry, key, timeline)
         _make_room(entry.parent)
@@ -150,7 +150,7 @@ def _save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None
 
 
 def _stored(table: Any, name: str) -> Any:
-    """Ends are kept as durations, which are small."""
+    """Return the stored columns; ends are kept as durations, which are small."""
     return table.end_ns - table.start_ns if name == "end_ns" else getattr(table, name)
 
 
@@ -165,7 +165,7 @@ def _read_table(archive: Any, packing: dict[str, Any], table: str) -> dict[str, 
 
 
 def _load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
-    """Read an entry; ``None`` when it is absent, damaged (every member has a checksum), somebody else's or of another file."""
+    """Read an entry; ``None`` when it is absent, damaged (every member has a checksum), foreign or of another file."""
     if not is_own_file(entry):
         return None
     try:
@@ -192,8 +192,8 @@ def _load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
         KeyError,
         TypeError,
         AttributeError,
-        MemoryError,  # a size that the damaged head of a column claims
-        RuntimeError,  # a method of packing, or a password, that nobody used (also NotImplementedError)
+        MemoryError,  # a size claimed by a damaged column header
+        RuntimeError,  # an unused compression method or encryption (also NotImplementedError)
         zipfile.BadZipFile,
         zlib.error,
     ):
@@ -201,7 +201,7 @@ def _load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
 
 
 def _make_room(directory: Path) -> None:
-    """Remove the entries that were not used for longest, until the rest fits."""
+    """Remove the least recently used entries until the rest fits."""
     entries = [(one.stat().st_mtime_ns, one.stat().st_size, one) for one in directory.glob("*.timeline*")]
     total = sum(size for _, size, _ in entries)
     for _, size, entry in sorted(entries)[:-1]:

@@ -1,7 +1,7 @@
 """What ``torch.compile`` did, from its own logs: ``TORCH_LOGS`` text, ``TORCH_TRACE`` files, and folders that tlparse wrote.
 
 A compilation has an id ``frame/version``: version 0 is the first of a function, higher ones are recompilations. Every source
-tells another part (a log the cause, a trace the time), so events are joined by id later.
+has another part (a log the cause, a trace the time), so events are joined by id later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FOLDER = re.compile(r"(?:^|_)(\d+)_(\d+)(?:_\d+)?$")
 
 @dataclass(frozen=True, slots=True)
 class CompileEvent:
-    """One thing that ``torch.compile`` did."""
+    """One event of ``torch.compile``."""
 
     kind: Kind
     compile_id: str | None = None
@@ -66,7 +66,7 @@ class CompileEvent:
 
 
 def read_compile_log(path: Path) -> list[CompileEvent]:
-    """Read a log, a structured trace, or a folder of them; refuse what holds nothing of ``torch.compile``."""
+    """Read a log, a structured trace, or a folder of them; reject input without events of ``torch.compile``."""
     if path.is_dir():
         logs = sorted(path.glob("dedicated_log_torch_trace*.log")) or sorted(path.glob("raw.log"))
         found = [event for log in logs for event in _read_file(log)]
@@ -85,7 +85,7 @@ def read_compile_log(path: Path) -> list[CompileEvent]:
 
 
 def join_events(events: Iterable[CompileEvent]) -> list[CompileEvent]:
-    """Put together what several sources tell of one event: compilations by id, breaks by id and place."""
+    """Merge events from several sources: compilations by id, breaks by id and place."""
     found: dict[object, CompileEvent] = {}
     for number, event in enumerate(events):
         if event.compile_id is None:
@@ -130,7 +130,7 @@ def _read_file(path: Path) -> Iterator[CompileEvent]:
 
 @dataclass(slots=True)
 class _Parser:
-    """Goes through a log line by line; an event is complete when the next one begins."""
+    """Parses a log line by line; an event is complete when the next one begins."""
 
     origin_s: float | None = None
     open: CompileEvent | None = None
@@ -146,7 +146,7 @@ class _Parser:
             yield from self._close_structured()
             matched = _PREFIX.match(line.rstrip("\n"))
             if matched is None:
-                continue  # what the program itself printed
+                continue  # output of the program itself
             at_s = self._time(matched["time"] or matched["old"].replace(",", "."))
             rest = matched["rest"]
             if rest.startswith("{"):
@@ -214,7 +214,7 @@ def _begins(rest: str, compile_id: str | None, at_s: float) -> CompileEvent | No
 
 
 def _more(event: CompileEvent, rest: str) -> CompileEvent:
-    """Take the cause from the lines that follow; an explanation says more than the reason before it."""
+    """Take the cause from the lines that follow; an explanation replaces the preceding reason."""
     if event.kind == "limit reached":
         if matched := _FUNCTION.match(rest):
             return replace(event, place=_place(matched["name"], matched["place"]))
@@ -284,5 +284,5 @@ def _place(name: str, where: str) -> str:
 
 
 def _short(text: str) -> str:
-    text = re.sub(r"\s{2,}#.*$", "", text).strip()  # guards carry the line of source that made them
+    text = re.sub(r"\s{2,}#.*$", "", text).strip()  # guards contain the line of source that created them
     return text if len(text) <= _MOST_CAUSE else f"{text[:_MOST_CAUSE]}…"

@@ -35,7 +35,7 @@ def load_static(path: Path) -> Static:
 
 
 def _check_cache(static: Static, path: Path) -> None:
-    """Refuse a cache of less than a byte: positions are counted by it, and would be without end."""
+    """Reject a cache of less than a byte per position, which would give unlimited positions."""
     per_token = static.kv_bytes_per_token
     if per_token is not None and 0 < per_token < 1:
         raise InputError(
@@ -46,7 +46,7 @@ def _check_cache(static: Static, path: Path) -> None:
 
 
 def load_model_facts(path: Path) -> dict[str, str]:
-    """Return what the document says about the model: ``name``, ``architecture``, ``dtype``, where known."""
+    """Return model facts of the document: ``name``, ``architecture``, ``dtype``, where known."""
     facts = decode_file(_file(path), dict[str, Any], hint=_HINT).get("model")
     return (
         {key: value for key, value in facts.items() if isinstance(value, str)}
@@ -66,7 +66,7 @@ def _file(path: Path) -> Path:
     return path / layout.STATIC if path.is_dir() else path
 
 
-# ``telemetry/telemetry.json``: what a device reported during the measured passes, as it was read.
+# ``telemetry/telemetry.json``: what a device reported during the measured passes, as recorded.
 
 
 SCHEMA = 1
@@ -90,7 +90,7 @@ class TelemetryColumns:
 
 @dataclass(slots=True)
 class PhasePeak:
-    """The most memory of one phase."""
+    """Peak memory of one phase."""
 
     peak_bytes: Bytes
     reserved_bytes: Bytes
@@ -147,7 +147,7 @@ def read_telemetry(path: Path) -> TelemetryDocument:
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """How the pass was profiled, as far as a reader needs it."""
+    """How the pass was profiled, as far as readers need it."""
 
     active_passes: Count | None = None
 
@@ -175,7 +175,7 @@ class TorchProfile:
 
     @property
     def active_passes(self) -> int:
-        """How often the same work was recorded."""
+        """Number of recorded passes."""
         return (self.options.active_passes if self.options is not None else None) or 1
 
 

@@ -1,4 +1,4 @@
-"""The one shape every timeline takes, whether it came from nsys or from the torch profiler.
+"""The common form of timelines from nsys and from the torch profiler.
 
 Columns are NumPy arrays (structure of arrays), times are integer nanoseconds on one clock, and strings
 are stored once in ``Timeline.names`` and referred to by index. An index of ``-1`` means "not known".
@@ -100,7 +100,7 @@ class HostSpans:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCalls:
-    """What a capture says of single collectives, one row per device operation that is one."""
+    """Single collectives of a capture, one row per device operation."""
 
     op: Int32
     """Row of :class:`DeviceOps`."""
@@ -116,13 +116,13 @@ class CollectiveCalls:
 
 
 def no_spans() -> HostSpans:
-    """Return spans of a capture that records none."""
+    """Return empty spans."""
     empty = np.empty(0, np.int64)
     return HostSpans(empty, empty, empty, empty.astype(np.int32))
 
 
 def no_collectives() -> CollectiveCalls:
-    """Return the collectives of a capture that says nothing of them."""
+    """Return empty collectives."""
     empty = np.empty(0, np.int32)
     return CollectiveCalls(empty, empty, empty.astype(np.int64), empty)
 
@@ -152,7 +152,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class NamedTotal:
-    """One row of a summary table: what, how often, how long."""
+    """One row of a summary table: name, count, time."""
 
     name: str
     """Full demangled kernel name, call, copy direction or range, as the tool printed it."""
@@ -177,7 +177,7 @@ class RangeTotals:
 
 @dataclass(frozen=True, slots=True)
 class KernelTotals:
-    """What a summary CSV holds: totals without a time axis, so no phases, gaps or device-busy time."""
+    """Contents of a summary CSV: totals without a time axis, so no phases, gaps or device-busy time."""
 
     source: str
     """Which file, and which report was found in it."""
@@ -194,12 +194,12 @@ class KernelTotals:
     """The kernels of each range name, where the table has a column of ranges."""
 
 
-# Which part of a run a capture is of.
+# The part of a run that a capture covers.
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureConfiguration:
-    """What the files next to a capture say of how it was taken."""
+    """Capture settings from the files next to a capture."""
 
     label: str | None
     """The range it was limited to; ``None``: the whole program."""
@@ -211,7 +211,7 @@ class CaptureConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class CapturedRange:
-    """The range a table of kernels is of."""
+    """The range that a kernel table covers."""
 
     name: str
     """As the capture names it: ``decode``, ``sam``."""
@@ -236,7 +236,7 @@ _CAPTURE_END = re.compile(r"(cuda|cu|hip)StreamEndCapture")
 _KERNEL_LAUNCH = re.compile(r"(cuda|cu|hip)(Ext)?(Module)?Launch(Cooperative)?Kernel")
 
 
-# Limits. A file beyond one of them is not of a program; reading it would take minutes and gigabytes.
+# Limits. A file beyond one of them is not a real capture; reading it would take minutes and gigabytes.
 
 
 MOST_DEVICES = 256
@@ -250,7 +250,7 @@ DEEPEST_NESTING = 512
 
 
 def check_limits(timeline: Timeline, path: Path) -> None:
-    """Refuse a capture that is beyond a limit, and say which."""
+    """Reject a capture beyond a limit, naming the limit."""
     ops = timeline.ops
     used = np.flatnonzero(np.bincount(ops.name, minlength=1)).tolist() if len(ops) else []
     lengths = [len(timeline.names[name]) for name in used]
@@ -271,12 +271,12 @@ def check_limits(timeline: Timeline, path: Path) -> None:
 
 
 def _at_most(values: npt.NDArray[Any], most: int) -> int:
-    """Return how many different values there are, as far as it matters."""
+    """Return the number of distinct values, up to the limit."""
     return len(np.unique(values)) if len(values) > most else 0
 
 
 def _depth(ranges: Ranges) -> int:
-    """Return how deep ranges are nested, as far as it matters."""
+    """Return how deep ranges are nested, up to the limit."""
     if len(ranges) <= DEEPEST_NESTING:
         return 0
     depth, above = 0, ranges.parent
@@ -309,7 +309,7 @@ def is_capture_end(name: str) -> bool:
 
 
 def behind_graph_launch(names: Sequence[str], calls: HostCalls, ops: DeviceOps) -> Mask:
-    """Return which device operations a graph launch started; those without a known launch are not among them."""
+    """Return which device operations a graph launch started; those without a known launch are excluded."""
     used = np.unique(calls.name).tolist()
     graph = [index for index in used if is_graph_launch(names[index])]
     if not graph or not len(ops):

@@ -1,10 +1,10 @@
-"""Wall-clock documents: what our engine measured, or a few numbers from somebody else's run.
+"""Wall-clock documents: measurements of our engine, or a few numbers of an external run.
 
 The short form is ``{"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}``, any subset,
-times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_steps`` says otherwise, and
+times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_steps`` is given, and
 ``prefill_s`` holds the vision tower too unless ``vision_s`` is given next to it (most runners nest it).
 
-Of a user's own program nothing but its runs is known:
+For a user's own program only its runs are known:
 ``{"program": {"name": "bench.py", "argv": […]}, "runs": [{"wall_s": 1.93, "ok": true}, …]}``.
 """
 
@@ -37,12 +37,12 @@ from llm_perf_opt.summary import SampleTimes, Stat, Stopped, Timings, Workload
 from llm_perf_opt.summary.codec import from_plain, read_json
 from llm_perf_opt.summary.statistics import describe, interval_ratio, mean_of, percentile
 
-# What was timed without a tool attached, with what relates it to the work done.
+# Times measured without a tool, with the amount of work.
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTotal:
-    """What one sample took without a profiler."""
+    """Time of one sample without a profiler."""
 
     new_tokens: int
     seconds: float
@@ -50,7 +50,7 @@ class SampleTotal:
 
 @dataclass(slots=True)
 class WallClock:
-    """Timings with what is needed to relate them to work done."""
+    """Timings with the amount of work."""
 
     timings: Timings
     workload: Workload
@@ -72,7 +72,7 @@ class WallClock:
     """Every sample by itself; empty where the file has totals only."""
 
 
-# What repeated timings say about the measurement itself: noise, warm-up, drift, growth, padding.
+# Measurement quality from repeated timings: noise, warm-up, drift, growth, padding.
 
 
 _QUARTERS = 4
@@ -111,7 +111,7 @@ def repeat_interval_ratio(samples: Sequence[_SampleEntry]) -> float | None:
 
 
 def measurement_metrics(samples: Sequence[_SampleEntry]) -> dict[str, float | None]:
-    """Return scalars that findings use; a metric that cannot be made is ``None``."""
+    """Return scalars that findings use; ``None`` if a metric cannot be computed."""
     return {
         "first_repeat_ratio": _first_over_rest(samples),
         "last_over_first_repeat_ratio": _last_over_first(samples),
@@ -125,7 +125,7 @@ def _totals(sample: _SampleEntry) -> list[float]:
 
 
 def _first_over_rest(samples: Sequence[_SampleEntry]) -> float | None:
-    """Only the very first measured pass can be cold; it is compared with later repeats of the same sample."""
+    """Return the first measured pass, which may be cold, relative to later repeats of the same sample."""
     totals = _totals(samples[0]) if samples else []
     return totals[0] / _median(totals[1:]) if len(totals) > 2 and _median(totals[1:]) > 0 else None
 
@@ -178,7 +178,7 @@ def sample_totals(samples: Sequence[_SampleEntry]) -> dict[str, SampleTotal]:
 
 
 def sample_rows(samples: Sequence[_SampleEntry]) -> list[SampleTimes]:
-    """Return every sample by itself: its size and the medians of its repeats."""
+    """Return one row per sample: its size and the medians of its repeats."""
     return [_sample_row(sample) for sample in samples]
 
 
@@ -222,7 +222,7 @@ _Positive = Annotated[float, Meta(ge=LEAST_SECONDS, le=MOST_SECONDS)]
 
 @dataclass(slots=True)
 class _Repeat:
-    """One pass as the engine writes it; ``None``: the phase did not run."""
+    """One pass as written by the engine; ``None``: the phase did not run."""
 
     preprocess_s: Seconds | None = None
     vision_s: _Positive | None = None
@@ -235,7 +235,7 @@ class _Repeat:
 
 @dataclass(slots=True)
 class _Padding:
-    """What the facts of a batch say of padding."""
+    """Padding facts of a batch."""
 
     padding_ratio: Share | None = None
     prompt_tokens: Any = None
@@ -255,7 +255,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _EngineDocument:
-    """What is read of ``timings.json``."""
+    """The fields read from ``timings.json``."""
 
     workload: Workload
     samples: list[_Batch]
@@ -290,7 +290,7 @@ def load_timings(path: Path) -> WallClock:
 
 
 def check_engine_document(document: dict[str, Any], source: str) -> None:
-    """Raise :class:`InputError` where a timings document of the engine has another shape, or numbers that cannot be."""
+    """Raise :class:`InputError` where a timings document of the engine has another shape, or invalid numbers."""
     try:
         from_plain(_EngineDocument, document, "timings")
     except InputError as error:
@@ -349,7 +349,7 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
 def _with_typical_values(timings: Timings, samples: Sequence[_SampleEntry]) -> Timings:
     """Set the value that pages show: the median of each sample's repeats, averaged over the samples.
 
-    A median keeps one stalled repeat out; a mean over the samples adds up over phases and belongs to the mean work.
+    The median is robust against one stalled repeat; means over samples are additive over phases and match the mean work.
     """
     rows = sample_rows(samples)
     for name in _SHORT_TIMES:
@@ -389,7 +389,7 @@ def _as_run(sizes: list[int]) -> float | None:
 
 
 def _engine_notes(document: Mapping[str, Any]) -> list[str]:
-    """Return what the engine changed or cut short; that weights are random, ``workload.weights`` says."""
+    """Return notes on what the engine changed or cut short; random weights are recorded in ``workload.weights``."""
     notes = document.get("notes")
     return (
         [str(note) for note in notes if not str(note).startswith("random weights")]
@@ -399,7 +399,7 @@ def _engine_notes(document: Mapping[str, Any]) -> list[str]:
 
 
 def _batch_notes(wanted: int | None, sizes: list[int]) -> list[str]:
-    """Say that the data could not fill the batches that were asked for."""
+    """Return a note if there were too few samples for the batch size."""
     short = [size for size in sizes if wanted is not None and size < wanted]
     if not short:
         return []
@@ -429,7 +429,7 @@ def _from_program(document: dict[str, Any], path: Path) -> WallClock:
 
 
 def _stopped(measuring: Any) -> Stopped | None:
-    """Return why repeating ended; a reason of a later release is none that we know."""
+    """Return why repeating ended; an unknown reason of a later release is dropped."""
     reason = measuring.get("stopped") if isinstance(measuring, dict) else None
     return cast("Stopped", reason) if reason in get_args(Stopped) else None
 

@@ -1,6 +1,6 @@
 """``llm-perf-opt completion``: verbs, options, keys, values and presets for the shell.
 
-The shell calls the program at every press of the tabulator key, so neither Hydra nor torch is imported.
+The shell calls the program at every press of the tab key, so neither Hydra nor torch is imported.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _starting(word: str, candidates: Sequence[str]) -> list[str]:
 
 
 def _options(verb: str) -> list[str]:
-    """Return a verb's options: those of ``run`` are Hydra's too, those of the others are named in their module."""
+    """Return a verb's options: those of ``run`` are Hydra's too, those of the others are listed in their module."""
     if verb == "run":
         from llm_perf_opt.commands.run import KNOWN
 

@@ -1,4 +1,4 @@
-"""What this machine can do, which stages will run, and how to fix the rest; without importing torch."""
+"""Capabilities of this machine, stages that will run, and fixes for the rest; without importing torch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _describe_torch() -> dict[str, Any]:
 
 
 def build_problem(kind: str) -> str | None:
-    """Say which build of torch this machine's GPUs want, where the installed one cannot use them."""
+    """Return which build of torch this machine's GPUs need, if the installed one cannot use them."""
     there = {
         "cuda": cuda_device_count(),
         "rocm": rocm_device_count(),
@@ -191,7 +191,7 @@ def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _clean() -> None:
-    """End what earlier runs left; on standard error, which --json leaves alone."""
+    """End leftover processes of earlier runs; messages go to standard error because of --json."""
     from llm_perf_opt.process.groups import end_orphans
 
     ended, files = end_orphans()
@@ -208,7 +208,7 @@ def _left_running() -> dict[str, Any]:
 
 
 def _tool(name: str) -> dict[str, Any]:
-    """Ask a tool what it is; stages that check it afterwards find the answer remembered."""
+    """Query the version of a tool; later checks of stages use the cached result."""
     from llm_perf_opt.process.tools import find_tool, missing_tool
     from llm_perf_opt.stages.ncu.probe import ncu_version
     from llm_perf_opt.stages.nsys.probe import nsys_version

@@ -42,7 +42,7 @@ _NSYS_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
 def ingest(options: argparse.Namespace) -> int:
-    """Read the named sources, analyse them together, write summary and reports to ``--out``."""
+    """Read the named sources, analyse them, write summary and reports to ``--out``."""
     console_logging(Verbosity.quiet if options.json else Verbosity.normal)
     given = _given(options)
     if not given:
@@ -128,7 +128,7 @@ def _given(options: argparse.Namespace) -> _Given:
 
 
 def _slo(options: argparse.Namespace) -> dict[str, float]:
-    """Limits of latencies; without serving results they have no meaning."""
+    """Limits of latencies; rejected without serving results."""
     from llm_perf_opt.analysis.serving.latency import parse_slo
 
     for name in ("slo", "serving_steps", "serving_metrics"):
@@ -141,14 +141,14 @@ def _slo(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _require_existing(given: _Given) -> None:
-    """Refuse paths that are not there, before any work."""
+    """Reject missing paths, before any work."""
     for kind, path in given:
         if not is_there(path):
             raise InputError(f"--{kind} {path} does not exist", hint="check the path", path=str(path))
 
 
 def _read(given: _Given, out: Path, slo: dict[str, float]) -> list[Facts]:
-    """Read every named source once; one that cannot be read is an error, because the user asked for it."""
+    """Read every named source once; one that cannot be read is an error, because the user named it."""
     found = []
     for kind, (stage, what, read) in _KINDS.items():
         named = [path for each, path in given if each == kind]
@@ -229,7 +229,7 @@ def _summary_of_earlier_release(run_dir: Path) -> Path:
 
 
 def _exported(path: Path, out: Path) -> Path:
-    """Turn an nsys report into SQLite with the installed tool; other files are read as they are."""
+    """Turn an nsys report into SQLite with the installed tool; other files are returned unchanged."""
     if path.suffix not in _NSYS_REPORTS:
         return path
     from llm_perf_opt.process.launch import run_process
@@ -246,7 +246,7 @@ def _exported(path: Path, out: Path) -> Path:
     target = out / "nsys" / f"{path.stem}.sqlite"
     with explain_os_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        # An export of an earlier report must not be taken for this one's when nsys fails.
+        # An export of an earlier report must not be used for this one if nsys fails.
         target.unlink(missing_ok=True)
     result = run_process(
         build_export_cmd(path, target, executable=str(tool)),

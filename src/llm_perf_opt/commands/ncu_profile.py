@@ -163,7 +163,7 @@ def _profile(options: argparse.Namespace, program: list[str]) -> int:
 
 
 def _folder(options: argparse.Namespace) -> Path:
-    """Return the directory of this start; without ``--output-dir`` one of its own, also in the same second."""
+    """Return the directory of this start; without ``--output-dir`` a unique one, also within the same second."""
     if options.output_dir is not None:
         return Path(options.output_dir).absolute()
     wanted = Path(f"ncu-{datetime.now():%Y%m%d-%H%M%S}").absolute()
@@ -226,7 +226,7 @@ def _write_provenance(
     warnings: list[str],
     files: list[Path],
 ) -> None:
-    """Record what was run, with what, and what came of it."""
+    """Record command, tool and outcome."""
     record: dict[str, Any] = {
         "command": request.command(),
         "program": list(request.workload.argv),

@@ -43,7 +43,7 @@ class _Interface:
 
 
 def _list_plugins() -> list[Plugin]:
-    """Load every plug-in and say what stands in the way of those that cannot be used."""
+    """Load every plug-in and return why those that cannot be used fail."""
     found = []
     for name, interface in _INTERFACES.items():
         for point in sorted(entry_points(group=interface.group), key=lambda point: point.name):

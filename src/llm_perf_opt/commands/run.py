@@ -162,7 +162,7 @@ def _run(parsed: RunArguments) -> int:
         refuse_package(flag.rpartition("=")[2])
     secrets = _check_composition(parsed) if parsed.composes_only else {}
     if parsed.hydra_only:
-        printed = io.StringIO()  # Hydra would answer a reader that left (`| head`) with a traceback
+        printed = io.StringIO()  # otherwise Hydra prints a traceback if the reader exits (`| head`)
         with contextlib.redirect_stdout(printed):
             shown = translate_overrides(current_overrides(parsed.overrides))
             code = app.launch([*parsed.hydra_flags, *shown])
@@ -206,7 +206,7 @@ def _run(parsed: RunArguments) -> int:
             as_json=parsed.json,
         )
     try:
-        with defer_signals():  # a signal right after the directory was made must not leave it behind
+        with defer_signals():  # a signal right after the directory was created must not leave it behind
             reserved = app.reserve_run_directory(job, parsed.overrides)
         return app.launch(
             [*parsed.hydra_flags, *translate_overrides(parsed.overrides), *reserved],
@@ -229,7 +229,7 @@ def _switches(parsed: RunArguments) -> list[str]:
 
 
 def _check_composition(parsed: RunArguments) -> dict[str, str]:
-    """Check what Hydra is going to print; return the secrets in it, with what is to be shown instead."""
+    """Check the configuration that Hydra will print; return its secrets with their replacements."""
     from llm_perf_opt.config.hydra_bridge.compose import plain_tree
     from llm_perf_opt.config.hydra_bridge.launch import sweep_jobs
     from llm_perf_opt.runs import app

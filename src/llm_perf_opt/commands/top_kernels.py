@@ -16,7 +16,7 @@ from llm_perf_opt.stages.ncu.targets import KernelTime, kernel_filter, read_kern
 
 @dataclass(frozen=True, slots=True)
 class KernelList:
-    """What a ``--kernel-config`` file says."""
+    """Content of a ``--kernel-config`` file."""
 
     names: list[str]
     regex: str | None

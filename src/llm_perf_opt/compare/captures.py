@@ -1,7 +1,7 @@
-"""Why a capture takes longer or shorter than another: at equal work, part by part, kernel by kernel, device by device.
+"""Causes of the time difference of two captures at equal work: by budget part, kernel and device.
 
 The parts of the budget add up to the span, so their changes add up to its change. Compute is taken apart further into
-what changed about the kernels; what these leave, because kernels overlap, has a row of its own.
+kernel changes; the remainder, due to overlapping kernels, has a row of its own.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from llm_perf_opt.core import units
 from llm_perf_opt.summary import Budget, BudgetPart, Summary
 from llm_perf_opt.summary.devices import Communication, DeviceUse, IdleOwner, RankUse
 
-# What changed about the kernels: how long a launch takes, how often they are launched, which came and which went.
+# Kernel changes: time per launch, number of launches, added and removed kernels.
 #
 # The effects of a kernel add up to the change of its time: its launches are counted at A's time per launch first, what is
-# left is the time per launch. Kernels that changed alike are reported as one: a whole family, or all of them.
+# left is the time per launch. Kernels with the same change are reported as one: a whole family, or all of them.
 
 
 Factor = Callable[[str | None], float | None]
@@ -45,7 +45,7 @@ _MOST_CAUSES = 8
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One thing that changed about one kernel, or about several together."""
+    """One change of one kernel or of a group."""
 
     kind: CauseKind
     label: str
@@ -59,7 +59,7 @@ class Effect:
 
     @property
     def change_s(self) -> float:
-        """What it adds."""
+        """The added time."""
         return self.b_s - self.a_s
 
 
@@ -72,7 +72,7 @@ def _kernel_effects(
 ) -> list[Effect]:
     """Return the effects of all kernels, per device, at A's work; they add up to the change of the kernel time.
 
-    ``families``: the sides are unlike, so that only whole families are compared.
+    ``families``: the sides differ so much that only whole families are compared.
     """
     found, rows = _fusion_effects(rows, factor, devices)
     rows, whole = _split_off_families(rows, everything=families)
@@ -95,10 +95,10 @@ _OPPOSED = 2.0
 def _split_off_families(
     rows: Sequence[KernelChange], *, everything: bool
 ) -> tuple[list[KernelChange], list[tuple[KernelChange, int]]]:
-    """Return the rows to tell one by one, and families to tell as a whole, with how many kernels each has.
+    """Return the rows to report individually, and families to report as a whole, with how many kernels each has.
 
     A library that chooses other kernels launches some of them far more often and others no more; only the family's
-    counts say how much work there is.
+    counts measure the work.
     """
     groups: dict[tuple[str, str | None], list[KernelChange]] = {}
     for row in rows:
@@ -151,7 +151,7 @@ _GONE = 0.1
 def _fusion_effects(
     rows: Sequence[KernelChange], factor: Factor, devices: tuple[int, int]
 ) -> tuple[list[Effect], list[KernelChange]]:
-    """Find fused kernels that gave way to separate ones, or the reverse; return their effect and the rows that are left."""
+    """Find fused kernels replaced by separate ones, or the reverse; return their effect and the remaining rows."""
     found: list[Effect] = []
     rest = list(rows)
     for family, pieces in _FUSED.items():
@@ -205,9 +205,9 @@ def _effects_of(row: KernelChange, scale: float, devices: tuple[int, int]) -> li
 
 
 def _kernel_causes(effects: Sequence[Effect], *, phases: bool = False) -> list[Cause]:
-    """Tell effects as causes, the largest first; ``phases``: say in which phase.
+    """Convert effects to causes, the largest first; ``phases``: include the phase.
 
-    What changed alike is reported together, and the smallest changes are summed into one last row.
+    Equal changes are reported together, and the smallest changes are summed into one last row.
     """
     merged_effects = [*_all_alike(effects)]
     if not merged_effects:
@@ -239,7 +239,7 @@ def _all_alike(effects: Sequence[Effect]) -> list[Effect]:
 
 
 def _groups(effects: Sequence[Effect]) -> list[list[Effect]]:
-    """Put together what changed in one family, phase, way and direction."""
+    """Group changes by family, phase, kind and direction."""
     found: dict[tuple[str, str, str, bool], list[Effect]] = {}
     for effect in effects:
         key = (effect.family, effect.phase or "", effect.kind, effect.change_s > 0)
@@ -248,7 +248,7 @@ def _groups(effects: Sequence[Effect]) -> list[list[Effect]]:
 
 
 def _family(group: Sequence[Effect]) -> list[Effect]:
-    """Tell a family as one, unless one kernel makes most of the change."""
+    """Report a family as one, unless one kernel causes most of the change."""
     whole = math.fsum(effect.change_s for effect in group)
     largest = max(group, key=lambda effect: abs(effect.change_s))
     if len(group) < 2 or abs(largest.change_s) >= _ONE_OF_FAMILY * abs(whole):
@@ -336,7 +336,7 @@ def _describe_launch_count(ratio: float | None) -> str:
     return f"{units.percent(abs(ratio - 1))} {'more' if ratio > 1 else 'less'} often"
 
 
-# What changed besides kernels: communication that nothing overlaps, copies, and the time in which the device idles.
+# Changes other than kernels: exposed communication, copies and idle time.
 
 
 _COMPUTE = "compute"
@@ -395,7 +395,7 @@ def _by_name(budget: Budget) -> dict[str, list[BudgetPart]]:
 
 
 def _joined_dispatch(a: dict[str, list[BudgetPart]], b: dict[str, list[BudgetPart]], factor: float) -> None:
-    """Where launching and other host work change in opposite directions, take them together."""
+    """Where launching and other host work change in opposite directions, combine them."""
     change = {
         name: math.fsum(part.seconds for part in b.get(name, [])) * factor
         - math.fsum(part.seconds for part in a.get(name, []))
@@ -414,7 +414,7 @@ def _joined_dispatch(a: dict[str, list[BudgetPart]], b: dict[str, list[BudgetPar
 def _by_owner(
     a: Sequence[BudgetPart], b: Sequence[BudgetPart]
 ) -> list[tuple[str | None, list[BudgetPart], list[BudgetPart]]]:
-    """Tell parts of one name apart by their owners where a side does."""
+    """Separate parts of one name by owner if a side does."""
     if max(len(a), len(b)) < 2:
         return [(None, list(a), list(b))]
     kinds = dict.fromkeys(part.owner.what if part.owner else None for part in (*a, *b))
@@ -461,7 +461,7 @@ def _owned(owner: IdleOwner | None) -> str:
 
 
 def _communication(a: Communication | None, b: Communication | None, factor: float) -> str:
-    """Say whether the collectives became longer or are merely overlapped less, and which of them it is."""
+    """Describe whether collectives became longer or are merely overlapped less, and which."""
     if a is None or b is None:
         return "" if a is b else f": only {'B' if a is None else 'A'} has collectives"
     left = {row.name: row for row in a.collectives}
@@ -480,7 +480,7 @@ def _communication(a: Communication | None, b: Communication | None, factor: flo
 
 
 def _copies(a: Summary, b: Summary, factor: float) -> str:
-    """Say how many bytes were copied, where both captures know."""
+    """Describe the copied bytes, if both captures have them."""
     one, two = a.metrics.get("copy_bytes"), b.metrics.get("copy_bytes")
     if not one or not two:
         return ""
@@ -490,7 +490,7 @@ def _copies(a: Summary, b: Summary, factor: float) -> str:
     return f" ({units.size(two * factor)} instead of {units.size(one)})"
 
 
-# Devices and ranks side by side: time that moved from one to another is not gained.
+# Devices and ranks side by side: time that only moved between them is not a gain.
 
 
 _LEAST_SHARE = 0.01
@@ -527,7 +527,7 @@ def _compare_devices(a: Summary, b: Summary, factor: float) -> list[DeviceChange
 
 
 def _find_moved(rows: Sequence[DeviceChange], span_s: float) -> list[MovedTime]:
-    """Return what left one device and came up on another, the largest first."""
+    """Return time that moved from one device to another, the largest first."""
     found = []
     for what in dict.fromkeys(row.what for row in rows):
         same = [row for row in rows if row.what == what]
@@ -543,7 +543,7 @@ def _find_moved(rows: Sequence[DeviceChange], span_s: float) -> list[MovedTime]:
     moved = {move.what for move in found}
     found = [move for move in found if not moved.intersection(_HIDDEN_BY.get(move.what, ()))]
     largest = max((move.came_s for move in found), default=0.0)
-    # What one device does less of, it does something else instead: of moves of one size the more telling comes first.
+    # Less of one activity means more of another; of moves of equal size the more informative one comes first.
     order = list(_NAMES)
     return sorted(
         found, key=lambda move: (move.came_s < _SAME_SIZE * largest, order.index(move.what), -move.came_s)
@@ -688,7 +688,7 @@ def _from_budgets(a: Summary, b: Summary, scopes: Sequence[Scope], work: Work) -
 
 
 def _unlike(a: Summary, b: Summary) -> bool:
-    """Whether single kernels of the sides are no match for one another: other devices, or another number of ranks."""
+    """Whether single kernels of the sides cannot be compared: other devices, or another number of ranks."""
     names = (a.hardware.name, b.hardware.name)
     sizes = (a.metrics.get("world_size"), b.metrics.get("world_size"))
     return any(None not in pair and pair[0] != pair[1] for pair in (names, sizes))
@@ -732,12 +732,12 @@ def _compute_causes(
 
 
 def _explains(kernels_s: float, compute_s: float) -> bool:
-    """Whether a table of kernels can be that of the time in which kernels ran: it may come from another capture."""
+    """Whether a kernel table is consistent with the compute time: it may come from another capture."""
     return _LEAST_OF_COMPUTE * compute_s <= kernels_s <= _MOST_OF_COMPUTE * compute_s
 
 
 def _from_kernels(kernels: Sequence[KernelChange], scaling: Scaling, work: Work) -> Conclusion:
-    """Tables of kernels without a time axis: their time is the whole."""
+    """Conclude from kernel tables without a time axis: their total is the whole."""
     known = [row for row in kernels if scaling.factor(row.phase) is not None]
     before = math.fsum(row.a_s or 0.0 for row in known)
     after = math.fsum((row.b_s or 0.0) * (scaling.factor(row.phase) or 1.0) for row in known)
@@ -757,7 +757,7 @@ def _from_kernels(kernels: Sequence[KernelChange], scaling: Scaling, work: Work)
 
 
 def _rank(found: Conclusion) -> None:
-    """Put the largest change first, give each its share, and say what is left."""
+    """Sort by change, set the shares, and add the remainder."""
     change = found.change_s or 0.0
     found.causes = sorted(
         (cause for cause in found.causes if abs(cause.change_s) > _ROUNDING * (found.a_s or 0.0)),

@@ -94,7 +94,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def predicted_change(a: Side, b: Side, result: Comparison, plan: Plan | None = None) -> ExpectedChange | None:
-    """Return what measured operators predict of the change, where the sides differ in what their tables know of.
+    """Return the change predicted from measured operators, if the sides differ in what the tables cover.
 
     ``plan``: what ``--run`` measured; its sides are counted here, where something may be predicted of them.
     """
@@ -129,7 +129,7 @@ def _measure(plan: Plan, out: Path, *, together: bool) -> tuple[str, str]:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; options may stand anywhere, also after ``--run``."""
+    """Read the command line; options may be anywhere, also after ``--run``."""
     before, after = list(arguments), None
     if "--run" in before:
         place = before.index("--run")
@@ -272,7 +272,7 @@ def _check_out(out: Path | None) -> None:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """Shortest names that tell the sides apart."""
+    """Shortest names that distinguish the sides."""
     first, second = Path(a).absolute(), Path(b).absolute()
     short = (first.name, second.name)
     return (
@@ -293,7 +293,7 @@ def write_comparison(result: Comparison, out: Path) -> list[Path]:
     out = out.expanduser().absolute()
     with explain_os_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    with hold(out, elsewhere="--out DIR"):  # the three files are of one comparison
+    with hold(out, elsewhere="--out DIR"):  # the three files belong together
         return [
             atomic_write_text(out / HTML_NAME, comparison_html(result)),
             atomic_write_text(out / MARKDOWN_NAME, comparison_markdown(result)),

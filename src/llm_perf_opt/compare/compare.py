@@ -58,13 +58,13 @@ from llm_perf_opt.summary.file import older_notes
 #
 # A ceiling that was measured while other work runs is too low and makes a slow run look well used. So where both sides ran on
 # the same device, both are put against the better known ceiling: a data sheet before a measurement, and of two
-# measurements the higher, because a machine can do what it was once seen to do. Where the devices differ there is no
-# common ceiling, and the two shares stand side by side without a ratio.
+# measurements the higher, because it was reached once. Where the devices differ there is no
+# common ceiling, and the two shares are shown without a ratio.
 
 
 @dataclass(frozen=True, slots=True)
 class CommonCeiling:
-    """What puts a utilisation of either side against the same ceiling."""
+    """A common ceiling for the utilisation of both sides."""
 
     scale_a: float = 1.0
     """Factor of A's own ratio: A's ceiling ÷ the common one."""
@@ -120,7 +120,7 @@ def _common(
     )
 
 
-# What limits each phase on either side, how much of the hardware it uses, and where its captured time goes.
+# What limits each phase on either side, how much of the hardware it uses, and the breakdown of its captured time.
 
 
 _PHASES = ("vision", "encode", "prefill", "ttft", "mixed", "decode", "total", "all")
@@ -135,7 +135,7 @@ class _Use:
 
 
 def _compare_phases(a: Summary, b: Summary) -> tuple[list[PhaseChange], list[str]]:
-    """Return a row per phase and quantity, and what to know about the utilisation in them."""
+    """Return a row per phase and quantity and notes on their utilisation."""
     uses = (
         _Use("MFU", "mfu_ratio", common_peak(a, b)),
         _Use("MBU", "mbu_ratio", common_bandwidth(a, b)),
@@ -192,7 +192,7 @@ def _row(phase: str, what: str, unit: str, a: float | None, b: float | None) -> 
     return [PhaseChange(phase, what, unit, a, b, b / a if a and b is not None else None)]
 
 
-# A side whose device was shared is slower than it would be alone: what that leaves of a comparison.
+# A side whose device was shared is slower than it would be alone: effect on a comparison.
 
 
 _UNEQUAL_RATIO = 0.10
@@ -200,7 +200,7 @@ _UNEQUAL_RATIO = 0.10
 
 
 def shared_notes(a: Side, b: Side) -> list[str]:
-    """Say which side had to share its device, and with whom."""
+    """Return notes on sides that shared their device, and with what."""
     notes = []
     for side, name in ((a, "A"), (b, "B")):
         words = [shared for summary in side.summaries if (shared := _use(summary).get("shared"))]
@@ -211,10 +211,10 @@ def shared_notes(a: Side, b: Side) -> list[str]:
 
 
 def discount_gates(gates: Sequence[GateResult], a: Side, b: Side, *, in_turns: bool) -> list[GateResult]:
-    """Leave a gate undecided where its answer may come from others' use of one side's device.
+    """Leave a gate undecided if its result may be caused by other users of one side's device.
 
-    Sharing makes slower, never faster. So a regression of a B that was shared more is not shown, nor is a pass against
-    an A that was shared more. Sides measured in turns had the same company.
+    Sharing only slows down. So a regression of a B that was shared more is not significant, nor is a pass against
+    an A that was shared more. Sides measured in turns were affected equally.
     """
     more = _taken(b) - _taken(a)
     if in_turns or len(a.summaries) > 1 or len(b.summaries) > 1 or abs(more) <= _UNEQUAL_RATIO:
@@ -230,7 +230,7 @@ def discount_gates(gates: Sequence[GateResult], a: Side, b: Side, *, in_turns: b
 
 
 def _taken(side: Side) -> float:
-    """Return how much of the device others took; where it is only known that they did, all of it."""
+    """Return the share of the device used by others; all of it if the amount is unknown."""
     use = _use(side.first)
     ratio = use.get("others_ratio")
     if isinstance(ratio, int | float):
@@ -249,7 +249,7 @@ SEED = 20240229
 
 
 def default_method(seed: int = SEED, confidence: float = CONFIDENCE, resamples: int = _RESAMPLES) -> Method:
-    """Return how statistics are made unless configured otherwise."""
+    """Return the default statistics settings."""
     return Method(confidence_ratio=confidence, alpha=ALPHA, resamples=resamples, seed=seed)
 
 
@@ -408,7 +408,7 @@ def _info(side: Side) -> SideInfo:
 
 
 def _differences(a: Summary, b: Summary) -> list[Difference]:
-    """What else is not the same: a change of these explains a change of time, or makes it meaningless."""
+    """List other differences of the sides, which may explain a change of time or invalidate it."""
     pairs = [
         ("hardware", a.hardware.name, b.hardware.name),
         ("ranks", a.metrics.get("world_size"), b.metrics.get("world_size")),
@@ -428,7 +428,7 @@ def _differences(a: Summary, b: Summary) -> list[Difference]:
 
 
 def _graphs(summary: Summary) -> str | None:
-    """Whether kernels run behind graph launches; ``None`` where no capture tells."""
+    """Whether kernels run behind graph launches; ``None`` if no capture shows it."""
     ratio = summary.metrics.get("graph_kernel_time_ratio")
     return None if ratio is None else "used" if ratio > 0 else "not used"
 
@@ -522,7 +522,7 @@ def _tokens(summary: Summary) -> float | None:
 
 
 def _tool_notes(a: Side, b: Side) -> list[str]:
-    """Say what different load tools call differently."""
+    """Return notes on terms that differ between load tools."""
     serving = [side.first.serving for side in (a, b)]
     tools = [{one.tool for one in held.load if one.tool} if held is not None else set() for held in serving]
     if not tools[0] or not tools[1] or tools[0] == tools[1]:

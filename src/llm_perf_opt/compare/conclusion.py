@@ -1,4 +1,4 @@
-"""What a comparison concludes: the wall-clock first, then what the captures say, each at equal work."""
+"""Conclusions of a comparison: from the wall-clock first, then from captures, each at equal work."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _work(a: Summary, b: Summary, *, other_batch: bool) -> Work:
 
 
 def _per_token(metric: MetricChange, work: Work) -> Conclusion:
-    """Batches of different size: only what a generated token costs can be held against each other."""
+    """Compare the cost per generated token, for batches of different size."""
     a_s, b_s = 1 / (metric.a or math.nan), 1 / (metric.b or math.nan)
     ratio = 1 / (metric.ratio or math.nan)
     found = Conclusion("wall_clock", _verdict(metric, ratio), "", work, a_s, b_s, b_s, b_s - a_s, ratio)

@@ -1,4 +1,4 @@
-"""What a comparison of two sides says, as plain values: the JSON of ``llm-perf-opt compare``.
+"""A comparison of two sides as plain values: the JSON of ``llm-perf-opt compare``.
 
 A is the base, B is what it is held against; every ratio is B ÷ A. ``None`` means "not known".
 """
@@ -11,7 +11,7 @@ from typing import Literal
 from llm_perf_opt.analysis.origin import Difference, SideInfo
 from llm_perf_opt.summary.statistics import Better
 
-# What a comparison concludes: how much faster B is at equal work, why, and what only moved.
+# What a comparison concludes: how much faster B is at equal work, why, and what only moved between devices.
 
 
 _WorkBasis = Literal["tokens", "phases", "steps", "launches"]

@@ -1,4 +1,4 @@
-"""Two runs that differ in data type, batch size, ranks or device: what the tables predict, next to what was measured."""
+"""Two runs that differ in data type, batch size, ranks or device: predicted and measured change."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def expected_change(
     limits: Limits | None = None,
     common: Sequence[str] = (),
 ) -> ExpectedChange | None:
-    """Return the predicted change with its reason where there is none; ``None``: nothing that tables know of differs.
+    """Return the predicted change with its reason where there is none; ``None``: nothing covered by tables differs.
 
     ``common``: settings of both sides in addition to their own.
     """
@@ -89,7 +89,7 @@ def expected_change(
 def needs_expected_times(
     a: ComparedSide, b: ComparedSide, tables: Tables, common: Sequence[str] = ()
 ) -> bool:
-    """Whether a prediction lacks nothing but, perhaps, the counted operators of the sides."""
+    """Whether everything for a prediction is present except possibly the counted operators."""
     changed = _changed(a.first, b.first, [_quantised(side, common) for side in (a, b)])
     names = [device_name(side.first) for side in (a, b)]
     return (
@@ -100,7 +100,7 @@ def needs_expected_times(
 
 
 def _unknown_setting(a: ComparedSide, b: ComparedSide) -> str | None:
-    """Return a setting that differs and whose change no table tells."""
+    """Return a setting that differs and that no table covers."""
     changed = changed_keys(overrides_of(a), overrides_of(b))
     return next((key for key in changed if not _is_reported(key)), None)
 
@@ -124,7 +124,7 @@ def _changed(a: Summary, b: Summary, stored: Sequence[str | None]) -> list[Diffe
         ("ranks", a.workload.ranks or 1, b.workload.ranks or 1),
         ("device", device_name(a), device_name(b)),
     )
-    # What one side does not tell is no difference.
+    # A value missing on one side is not a difference.
     return [Difference(what, _text(x), _text(y)) for what, x, y in pairs if None not in (x, y) and x != y]
 
 
@@ -155,7 +155,7 @@ LOGGER = logging.getLogger("llm_perf_opt.compare")
 
 
 def count_sides(plan: Plan, a: Side, b: Side) -> None:
-    """Give the first run of each side its static model, where the run itself did not count it."""
+    """Add the static model to the first run of each side, if the run did not count it."""
     sides: tuple[tuple[Letter, Side], ...] = (("a", a), ("b", b))
     for letter, side in sides:
         if side.first.static is None:

@@ -31,7 +31,7 @@ class Gate:
 
 
 def parse_gate(text: str) -> Gate:
-    """Read ``tpot:+3%`` or ``tokens_per_s:-3%``; raises :class:`ConfigError` that says what is wrong."""
+    """Parse ``tpot:+3%`` or ``tokens_per_s:-3%``; raises :class:`ConfigError` that names the mistake."""
     match = _SYNTAX.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
@@ -73,7 +73,7 @@ def apply_gate(gate: Gate, evidence: Evidence | None, method: Method) -> GateRes
     interval = evidence.interval(
         confidence=method.confidence_ratio, resamples=method.resamples, seed=method.seed
     )
-    if interval is None:  # decidable evidence has blocks enough; kept for the type
+    if interval is None:  # decidable evidence has enough blocks; kept for the type checker
         return _result(gate, "not enough data", _too_few(evidence))
     worse_p = evidence.p_below(limit) if gate.lower_is_worse else evidence.p_above(limit)
     beyond = interval.high < limit if gate.lower_is_worse else interval.low > limit
@@ -105,7 +105,7 @@ def apply_gates(
 ) -> list[GateResult]:
     """Apply every gate; a component that no side has is the user's mistake.
 
-    ``failed`` says which side did not come to its end: what it measured until then passes no gate. ``unlike`` says of
+    ``failed`` lists sides that did not finish: their measurements pass no gate. ``unlike`` gives for
     metrics why they are of different amounts of work: less work neither passes a gate nor fails it.
     """
     if failed is not None:

@@ -1,4 +1,4 @@
-"""Pair the kernels of two captures by what they do, not by what they are called.
+"""Pair the kernels of two captures by operation instead of name.
 
 Libraries put tile sizes, pipeline stages, cluster shapes and the GPU's architecture into kernel names, so the same
 matrix product has another name after a driver update or on another GPU. Names are compared in steps, each of which
@@ -73,7 +73,7 @@ def readable(short_name: str) -> str:
 
 
 def _without_parameters(name: str) -> str:
-    """Drop the parameter list at the end: profilers print it as ``(int, T2)``, in full, or not at all."""
+    """Drop the trailing parameter list, which profilers print as ``(int, T2)``, in full, or not at all."""
     if not name.endswith(")"):
         return name
     depth = 0
@@ -124,12 +124,12 @@ def compare_kernels(a: Sequence[Kernel], b: Sequence[Kernel]) -> list[KernelChan
 
 
 def _operation(kernel: Kernel) -> str:
-    """Name the operation; the short names of matrix kernels say too little for that."""
+    """Name the operation; short names of matrix kernels are not specific enough."""
     return kernel.name if kernel.family in _MATRIX_FAMILIES else readable(without_ending(kernel.short_name))
 
 
 def _phase_reader(a: Sequence[Kernel], b: Sequence[Kernel]) -> Callable[[Kernel], str]:
-    """Tell kernels apart by phase only when both captures do."""
+    """Return the phase of kernels only if both captures have phases."""
     both = all(any(kernel.phase for kernel in side) for side in (a, b))
     return lambda kernel: (kernel.phase or "") if both else ""
 

@@ -1,7 +1,7 @@
-"""Measure two configurations in turn, each run in a process of its own.
+"""Measure two configurations in turn, each run in its own process.
 
-Order A B B A A B B A …: whatever changes slowly on the machine (clocks, temperature, other users) meets both sides
-alike. A process of its own for every run, because memory layout and allocator state also differ from start to start.
+Order A B B A A B B A …: slow changes of the machine (clocks, temperature, other users) affect both sides
+equally. A separate process for every run, because memory layout and allocator state also differ from start to start.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Plan:
     timeout_s: float
 
     def overrides(self, side: Letter) -> list[str]:
-        """Return the overrides of one side; defaults give way to what the user set."""
+        """Return the overrides of one side; the user's settings override defaults."""
         own = [*self.common, *(self.a if side == "a" else self.b)]
         keys = {item.partition("=")[0].lstrip("+~") for item in own}
         return [*(item for item in TIMINGS_ONLY if item.partition("=")[0] not in keys), *own]
@@ -128,10 +128,10 @@ def _run_once(plan: Plan, side: Letter, run_dir: Path, logs: Path) -> None:
     )
 
 
-# Measure two configurations pass by pass in one process: the finest pairing there is.
+# Measure two configurations pass by pass in one process, the closest possible pairing.
 #
 # Where other programs share the machine, the time of the same pass moves by tens of percent within seconds. Turns of
-# single passes (A B B A …) meet nearly the same machine, so far more of its noise cancels than between whole runs.
+# single passes (A B B A …) see nearly the same machine state, so more noise cancels than between whole runs.
 # The price: both models are in memory, and process-wide settings cannot differ.
 
 
@@ -204,8 +204,8 @@ def _warm_up(config: AppConfig) -> _WarmSide:
     by_id = {sample.id: sample for sample in samples}
     groups = [[by_id[name] for name in batch.ids] for batch in run.result.batches]
     for batch in run.result.batches:
-        batch.repeats.clear()  # measured before the other side was there
-    run.result.measuring = None  # the rounds decide
+        batch.repeats.clear()  # measured before the other side was loaded
+    run.result.measuring = None  # the number of rounds is fixed by the plan
     return _WarmSide(run, groups)
 
 

@@ -54,7 +54,7 @@ _LEAST_STEP = 0.01
 
 
 def _forest_chart(metrics: Sequence[MetricChange]) -> str | None:
-    """Draw the change of every metric with its interval; the broken line is no change."""
+    """Draw the change of every metric with its interval; the dashed line is zero."""
     rows = [
         DotRow(
             METRIC_NAMES.get(row.name, row.name).partition(" (")[0],
@@ -77,7 +77,7 @@ def _forest_chart(metrics: Sequence[MetricChange]) -> str | None:
 
 
 def _conclusion_chart(conclusion: Conclusion) -> str | None:
-    """Draw the way from A to B at equal work; small causes and what is not explained are one step."""
+    """Draw the steps from A to B at equal work; small causes and the unexplained rest are one step."""
     if not conclusion.causes or not conclusion.change_s or conclusion.a_s is None or conclusion.b_s is None:
         return None
     largest = max(abs(cause.change_s) for cause in conclusion.causes)
@@ -131,7 +131,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def _comparison_document(comparison: Comparison) -> Document:
-    """Return the comparison: the conclusion, gates, sides and doubts, then everything behind them."""
+    """Return the comparison: the conclusion, gates, sides and cautions, then the details."""
     heading = tables.heading(comparison)
     trust: list[Block] = [Note(note, level="info") for note in comparison.notes]
     gates: list[Block] = [Heading("Gates"), _placed("gates", tables.gate_table(comparison.gates))]
@@ -180,7 +180,7 @@ def _placed(name: str, table: Table) -> Table:
 
 
 def _conclusion(number: int, conclusion: Conclusion) -> Section:
-    """What a conclusion is made of; the sentence of the first stands on top of the page already."""
+    """Return the details of a conclusion; the sentence of the first is already at the top of the page."""
     name = f"why-{number}"
     title = f"Why: {tables.scope_name(conclusion)}"
     drawn = (
@@ -249,7 +249,7 @@ def comparison_console(comparison: Comparison, *, most: int = 8, width: int = WI
     return "\n".join(write_console(blocks, width))
 
 
-# A comparison as a comment on a pull request: the conclusion, gates and metrics, and no more.
+# A comparison as a comment on a pull request: the conclusion, gates and metrics only.
 
 
 MARK = "<!-- llm-perf-opt compare -->"
@@ -259,7 +259,7 @@ _MOST_NOTES = 8
 
 
 def comparison_comment(comparison: Comparison) -> str:
-    """Render the comment; far below the 65,536 characters that GitHub takes."""
+    """Render the comment; far below the 65,536 characters that GitHub accepts."""
     gates = [
         f"{_SIGNS.get(gate.status, '⚠️')} **{md_text(gate.metric)}**: {md_text(gate.status)}: {md_text(gate.reason)}"
         for gate in comparison.gates
@@ -291,7 +291,7 @@ _NOT_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U001
 def comparison_junit(comparison: Comparison, *, strict: bool) -> str:
     """Return the gates as a test suite; a gate that could not be decided is skipped, with ``strict`` it fails.
 
-    Without a gate there is one case, which says that both sides were compared.
+    Without a gate there is one case, for the comparison itself.
     """
     cases = [_case(gate, strict=strict) for gate in comparison.gates]
     if not cases:
@@ -332,5 +332,5 @@ def _case(gate: GateResult, *, strict: bool) -> ElementTree.Element:
 
 
 def _text(value: str) -> str:
-    """Leave out what XML cannot hold, even escaped."""
+    """Remove characters that XML cannot represent, even escaped."""
     return _NOT_XML.sub("", visible(value))

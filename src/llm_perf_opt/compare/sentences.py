@@ -22,7 +22,7 @@ _LEAST_OF_WHOLE = 0.01
 
 
 def verdict_of(found: Conclusion) -> Verdict:
-    """Say which way the whole went at equal work."""
+    """Return the direction of the change at equal work."""
     if found.ratio is None:
         return "undecided"
     if abs(found.ratio - 1) < _NO_CHANGE:
@@ -87,7 +87,7 @@ def _work_difference(work: Work) -> str:
 
 
 def because(found: Conclusion) -> str:
-    """``, because … (+6.00 ms, 98 % of the change)``; empty where no cause goes the way of the change."""
+    """``, because … (+6.00 ms, 98 % of the change)``; empty if no cause has the direction of the change."""
     change_s = found.change_s or 0.0
     along = [cause for cause in found.causes if cause.change_s * change_s > 0]
     named = [
@@ -114,7 +114,7 @@ def signed_seconds(value: float) -> str:
 
 
 def _reported(cause: Cause, found: Conclusion, *, shares: bool = False) -> str:
-    """Say a cause with its size; of several units, per unit and in all of A's. A wall-clock is of one answer already."""
+    """Describe a cause with its size; for several units, per unit and in total. A wall-clock already covers one answer."""
     size, work = signed_seconds(cause.change_s), found.work
     if work.a is not None and work.a > 1 and found.whole != "wall_clock":
         size = f"{signed_seconds(cause.change_s / work.a)} per {work.unit}, {size} in all"
@@ -150,7 +150,7 @@ def _moved(found: Conclusion, joint: str) -> str:
     return f"{joint}{text if joint.startswith(';') else text[0].upper() + text[1:]}"
 
 
-# Where a change comes from: sample by sample, and part by part of the whole.
+# Sources of a change: by sample, and by part of the whole.
 
 
 _PAIRED = ("total", "ttft", "tpot")
@@ -185,7 +185,7 @@ def find_causes(
 
 
 def _split(whole: str, before: float, causes: list[Cause]) -> Split | None:
-    """Put causes together; the end of the whole is where they lead."""
+    """Build a split from causes; the end value is the start plus all causes."""
     return Split(whole, before, before + sum(cause.change_s for cause in causes), causes) if causes else None
 
 
@@ -212,7 +212,7 @@ def _by_phase(
 def answer_at_equal_work(a: Mapping[str, Series], b: Mapping[str, Series]) -> Split | None:
     """Split the time of an answer by phase; ``b`` holds B's times at A's number of decode steps.
 
-    Its ends are those of the metric ``total``. A median of sums is not the sum of medians: what that leaves is no part.
+    Its ends are those of the metric ``total``. A median of sums is not the sum of medians, and the remainder is not listed as a part.
     """
     one, two = _medians(a.get("total")), _medians(b.get("total"))
     common = [sample for sample in one if sample in two]
@@ -236,7 +236,7 @@ def _steps(summary: Summary) -> float | None:
 def _decode(before: float, after: float, steps_a: float | None, steps_b: float | None) -> list[Cause]:
     if not steps_a or not steps_b or round(steps_a) == round(steps_b):
         return [Cause("decode", before, after, after - before)]
-    # Steps of B at the speed of A come first; what is left is the speed.
+    # B's steps at A's speed come first; the remainder is due to speed.
     between = before / steps_a * steps_b
     more = "more" if steps_b > steps_a else "fewer"
     return [
@@ -254,7 +254,7 @@ def _decode(before: float, after: float, steps_a: float | None, steps_b: float |
 def _by_family(a: Sequence[Kernel], b: Sequence[Kernel], scaling: Scaling) -> Split | None:
     factors = {kernel.phase: scaling.factor(kernel.phase) for kernel in b}
     if any(factor is None for factor in factors.values()):
-        return None  # the work of the captures is not known: a difference of their times says nothing
+        return None  # the work of the captures is unknown, so a difference of their times is meaningless
     one, two = _families(a, {}), _families(b, factors)
     if not one or not two:
         return None

@@ -40,7 +40,7 @@ def load_side(path: Path, name: str) -> Side:
 
 
 def _refuse_unfinished(side: Side) -> None:
-    """A load that did not finish must not be compared."""
+    """Reject a load that did not finish."""
     for run, summary in zip(side.paths, side.summaries, strict=True):
         points = summary.serving.load if summary.serving is not None else []
         bad = next((one for one in points if not one.is_complete), None)
@@ -69,20 +69,20 @@ def _raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
     """Return the engine's timings document of a run; ``None`` when there is none or it is the short form."""
     folder = path if path.is_dir() else path.parent
     named = summary.sources.get("timings")
-    # Without a name in the summary any stage's file will do, but only one that this run wrote.
+    # Without a name in the summary any stage's file is accepted, but only one that this run wrote.
     candidates = [
         path
         for stage in stage_types()
         for path in own_files(folder, stage, [folder / stage / layout.TIMINGS])
     ]
-    # Of several, the first is what the wall-clock of the summary is from: of several ranks, that of the first.
+    # Of several, the first is the source of the summary's wall-clock; with several ranks, that of the first.
     reported = [folder / one for one in (named, *named.split(", "))] if named else []
     found = next((path for path in (*reported, *candidates) if path.is_file()), None)
     if found is None:
         return None
     document = read_json(found)
     if isinstance(document, dict) and isinstance(document.get("runs"), list):
-        load_timings(found)  # says what is wrong with it
+        load_timings(found)  # raises with the reason
         return document
     if not isinstance(document, dict) or not isinstance(document.get("samples"), list):
         return None

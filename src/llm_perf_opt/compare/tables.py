@@ -81,7 +81,7 @@ def _format_p_value(value: float | None) -> str:
 
 
 def metric_table(rows: Sequence[MetricChange]) -> Table:
-    """Return every metric with its interval and what it shows."""
+    """Return every metric with its interval and verdict."""
     header = columns(
         "metric",
         "A#",
@@ -112,7 +112,7 @@ def metric_table(rows: Sequence[MetricChange]) -> Table:
 
 
 def gate_table(rows: Sequence[GateResult]) -> Table:
-    """Return what every gate decided."""
+    """Return the result of every gate."""
     header = columns("gate", "allowed#", "result", "why")
     return simple(
         header,
@@ -268,7 +268,7 @@ def _kernel_row(row: KernelChange) -> Row:
 
 
 def difference_table(comparison: Comparison) -> Table:
-    """Return what else differs between the sides."""
+    """Return other differences between the sides."""
     return simple(
         columns("what", "A", "B"),
         [[text(row.what), text(row.a), text(row.b)] for row in comparison.differences],
@@ -294,7 +294,7 @@ def side_facts(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def heading(comparison: Comparison) -> str:
-    """Name both sides; with ``--run`` they are only called A and B, and their settings tell them apart."""
+    """Name both sides; with ``--run`` they are only called A and B, distinguished by their settings."""
 
     def named(side: SideInfo, other: SideInfo) -> str:
         own = " ".join(word for word in side.overrides if word not in other.overrides)
@@ -311,7 +311,7 @@ def format_common_settings(comparison: Comparison) -> str:
 
 
 def describe_method(comparison: Comparison) -> str:
-    """Say how changes, intervals and gates are made."""
+    """Describe how changes, intervals and gates are computed."""
     method = comparison.method
     return (
         "A and B are means over the samples both sides share, of each sample's median. "
@@ -409,7 +409,7 @@ def scope_name(conclusion: Conclusion) -> str:
 
 
 def facts(conclusion: Conclusion) -> list[str]:
-    """Return the sentences behind the first: how the work was counted, what moved, what to know besides."""
+    """Return the sentences after the first: how the work was counted, what moved, other notes."""
     moved = [
         f"{move.text[0].upper()}{move.text[1:]}."
         for move in conclusion.moved
@@ -419,7 +419,7 @@ def facts(conclusion: Conclusion) -> list[str]:
 
 
 def conclusion_table(conclusion: Conclusion, most: int | None = None) -> Table:
-    """Return the causes, the largest first, what they leave, and the whole."""
+    """Return the causes, the largest first, the remainder, and the whole."""
     header = columns(
         "cause",
         "A#",
@@ -477,7 +477,7 @@ def device_table(conclusions: Sequence[Conclusion]) -> Table:
     )
 
 
-# What tables of measured operators predict of a change, next to what was measured: as text and as a table.
+# Predictions from tables of measured operators next to measurements: as text and as a table.
 
 
 _LAUNCHED = {
@@ -489,7 +489,7 @@ _EXPECTED_FORMATS = {"s": units.seconds, "1/s": units.number}
 
 
 def describe_expected(found: ExpectedChange) -> str:
-    """Say what differs and what the prediction rests on, or why there is none."""
+    """Describe what differs and the basis of the prediction, or why there is none."""
     what = ", ".join(
         f"{one.what} {one.a or units.MISSING} → {one.b or units.MISSING}" for one in found.changed
     )

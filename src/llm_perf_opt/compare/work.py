@@ -1,6 +1,6 @@
-"""How much work two captures hold: a capture that holds less is shorter, but nothing was gained by that.
+"""The work in two captures: a capture with less work is shorter, which is not a gain.
 
-Counted, in this order, by what both sides know: passes of each phase (decode: steps), steps of the profiler, launches of
+Counted by the first of these that both sides have: passes of each phase (decode: steps), steps of the profiler, launches of
 the same kernels. Launches also check the other counts: a capture that was cut off in the middle of a step still holds
 that step.
 """
@@ -55,7 +55,7 @@ class Consensus:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What puts B's times at A's work."""
+    """Scales B's times to A's work."""
 
     work: Work
 
@@ -65,13 +65,13 @@ class Scaling:
         return 1 / ratio if ratio else None
 
     def at_equal_work(self, b_over_a: float | None, phase: str | None) -> float | None:
-        """Return a ratio of captured times as it were at equal work."""
+        """Return a ratio of captured times scaled to equal work."""
         factor = self.factor(phase)
         return None if b_over_a is None or factor is None else b_over_a * factor
 
 
 def captured_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Work:
-    """Say how much of A's captured work B's capture holds."""
+    """Return the captured work of B relative to A."""
     launches = _launch_consensus(kernels)
     if (counted := _phase_work(a, b, kernels)) is not None:
         return _checked(counted, launches) if counted.ratio is not None else counted
@@ -86,7 +86,7 @@ def captured_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Wo
 def _launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
     """Return the ratio that the launches of most kernels share; ``None`` where they do not agree.
 
-    Every kernel has one vote, weighted by the logarithm of its launches: a kernel with one launch tells nothing, and
+    Every kernel has one vote, weighted by the logarithm of its launches: a kernel with one launch is not informative, and
     one kernel that is launched more often must not outvote all others.
     """
     pairs = [
@@ -139,7 +139,7 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 
 
 def _phase_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Work | None:
-    """Count passes of the phases both sides split their time by; launches stand in where a phase was not counted."""
+    """Count passes of the phases both sides split their time by; launches are used where a phase was not counted."""
     phases = [phase for phase in a.budget if phase in b.budget and phase != WHOLE]
     counts: dict[str, tuple[float, float]] = {}
     ratios: dict[str, float] = {}
@@ -183,7 +183,7 @@ def _launch_work(launches: Consensus) -> Work:
 
 
 def _checked(counted: Work, launches: Consensus | None) -> Work:
-    """Hold a count of steps against the launches: what they contradict is taken from them, and is not sure."""
+    """Check the number of steps against the launches; on contradiction the launches are used, marked as uncertain."""
     if counted.ratio is None:
         return counted
     if launches is None or not launches.same_kernels:
@@ -242,7 +242,7 @@ def _direction(ratio: float) -> str:
     return "more" if ratio > 1 else "less"
 
 
-# Put what B measured at A's work: a side that did less, or captured less, is not faster for it.
+# Scale B's measurements to A's work: a side that did or captured less is not faster because of it.
 
 
 _CAPTURED = ("kernel_time", "copy_time", "launches")
@@ -253,9 +253,9 @@ Document = Mapping[str, Any]
 
 
 def _captured_scalars(summary: Summary, reference: Summary) -> tuple[dict[str, float], str | None]:
-    """Return what captures say about a run, at the work of another; and why not, where that is not known.
+    """Return the scalars of captures scaled to the work of another run, and the reasons where that is unknown.
 
-    What cannot be put at equal work is returned as it was captured.
+    Values that cannot be scaled are returned as captured.
     """
     plain = summary_scalars(summary)
     if summary is reference or not summary.kernels or not reference.kernels:
@@ -316,7 +316,7 @@ def _timed_scalars(summary: Summary, reference: Summary) -> dict[str, float]:
 def series_at_work(
     side: Side, reference: Side, *, by_repeat: bool
 ) -> tuple[dict[str, Series], dict[str, str]]:
-    """Return every metric of a side at the work of another's first run, and metric → why it could not be put there."""
+    """Return every metric of a side at the work of another's first run, and metric → why it could not be scaled."""
     unlike: dict[str, str] = {}
     first, timings = reference.first, next(iter(reference.documents), None)
 
@@ -347,7 +347,7 @@ def put_rows_at_equal_work(result: Comparison, scaling: Scaling) -> None:
             row.ratio = scaling.at_equal_work(row.ratio, row.phase)
 
 
-# The stretches of a capture that are held against each other: its phases and what lies outside them, or all of it.
+# The stretches of a capture that are compared: its phases and what lies outside them, or all of it.
 
 
 _OVERLAP_RATIO = 0.001
@@ -398,7 +398,7 @@ def find_scopes(a: Summary, b: Summary, scaling: Scaling, kernels: Sequence[Kern
 
 
 def _outside(side: Summary, phases: Sequence[str]) -> Budget | None:
-    """Return what a capture's budget leaves to none of the phases; ``None`` where phases overlap."""
+    """Return the part of a capture's budget outside all phases; ``None`` where phases overlap."""
     whole = side.budget[WHOLE]
     parts = []
     for name in dict.fromkeys(part.name for part in whole.parts):

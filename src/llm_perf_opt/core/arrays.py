@@ -1,7 +1,7 @@
 """Integer columns as NumPy arrays: distinct values, exact sums, orders, enclosing intervals, and which call launched what.
 
 Captures hold millions of rows, so everything here is vectorised and close to linear. Readers (:mod:`llm_perf_opt.captures`)
-and :mod:`llm_perf_opt.analysis` share it; it knows no file format.
+and :mod:`llm_perf_opt.analysis` share it; it is independent of file formats.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def distinct_of_sorted(values: Int64) -> Int64:
 def distinct(values: Int64) -> tuple[Int64, Int64]:
     """Return (distinct values ascending, position of each value among them), as ``np.unique`` does.
 
-    Ids lie close together, so that marking them in a table is much cheaper than sorting.
+    Ids are dense, so marking them in a table is much cheaper than sorting.
     """
     if not len(values):
         return values, values
@@ -45,7 +45,7 @@ def distinct(values: Int64) -> tuple[Int64, Int64]:
 
 
 def exact_sums(code: Int64, values: Int64, groups: int) -> Int64:
-    """Integer sums by group. ``bincount`` adds doubles, exact below 2**53, so halves are summed apart."""
+    """Integer sums by group. ``bincount`` adds doubles, exact below 2**53, so halves are summed separately."""
     high = np.bincount(code, weights=(values >> 24).astype(np.float64), minlength=groups).astype(np.int64)
     low = np.bincount(code, weights=(values & 0xFFFFFF).astype(np.float64), minlength=groups).astype(np.int64)
     return (high << 24) + low

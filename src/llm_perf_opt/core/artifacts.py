@@ -3,10 +3,10 @@
 ::
 
     <run>/<stage>/          final artifacts of a stage
-    <run>/tmp/<stage>/      its scratch; tmp/workload/ for the program that captures watch
+    <run>/tmp/<stage>/      its scratch; tmp/workload/ for the profiled program
     <run>/*.md, *.json      consolidated documents
 
-Every path handed out is absolute, and directories exist only once somebody asked for them, so that a
+Every path handed out is absolute, and directories are created only on request, so that a
 disabled stage leaves nothing behind.
 """
 
@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("llm_perf_opt.artifacts")
 
 
 class Artifacts:
-    """Hands out absolute paths below one run directory."""
+    """Provides absolute paths below one run directory."""
 
     def __init__(self, root: Path | str) -> None:
         self._root = Path()
@@ -39,7 +39,7 @@ class Artifacts:
 
     @classmethod
     def for_run(cls, root: Path | str) -> Artifacts:
-        """Same as :meth:`from_root`; the name that says what it is for."""
+        """Same as :meth:`from_root`; a more descriptive name."""
         return cls(root)
 
     @property
@@ -81,7 +81,7 @@ class Artifacts:
         return str(path.relative_to(self._root)) if path.is_relative_to(self._root) else str(path)
 
     def files_below(self, stage: str) -> list[Path]:
-        """Return every file in a stage's directory, sorted; none where there is no directory."""
+        """Return every file in a stage's directory, sorted; empty without a directory."""
         folder = self._root / stage
         return sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
 
@@ -93,7 +93,7 @@ class Artifacts:
             raise ConfigError(f"unknown stage '{stage}'", hint=hint, stage=stage)
 
     def _make_directory(self, directory: Path) -> Path:
-        """Create a directory; one that a link leads out of the run directory may have been planted."""
+        """Create a directory; reject one that a link leads out of the run directory, which may be an attack."""
         if not directory.resolve().is_relative_to(self._root):
             raise ToolError(
                 f"{directory} leads out of the run directory, and is not written through",
@@ -123,7 +123,7 @@ def create_stage2_root(base_dir: Path | str = "tmp/stage2") -> Artifacts:
 
 
 def reserve_directory(wanted: Path) -> Path:
-    """Create ``wanted`` or, when somebody else just did, the first free ``wanted-2``, ``wanted-3``, …"""
+    """Create ``wanted`` or, if it was just created by another process, the first free ``wanted-2``, ``wanted-3``, …"""
     wanted = wanted.expanduser().absolute()
     with explain_os_errors(wanted, elsewhere=RUN_DIRECTORY):
         wanted.parent.mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,7 @@ class InputError(LlmPerfError):
 
 
 class CheckpointError(InputError):
-    """Something of the model itself (its tokenizer, its configuration) that cannot be used: no sample is to blame."""
+    """Something of the model itself (its tokenizer, its configuration) that cannot be used: not an error of a sample."""
 
 
 class ToolError(LlmPerfError):
@@ -76,7 +76,7 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
     whole = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     if whole:
         return whole[0]
-    # The last word may be right and the path wrong (``repeats`` for ``run.repeats``).
+    # The last part may be right and the path wrong (``repeats`` for ``run.repeats``).
     by_last: dict[str, str] = {}
     for candidate in known:
         by_last.setdefault(candidate.rsplit(".", 1)[-1], candidate)

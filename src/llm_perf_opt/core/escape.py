@@ -1,7 +1,7 @@
 """Text that others wrote (kernel names, file names, model output) made harmless in Markdown and HTML.
 
 Markdown has no single escape: prose needs its marks neutralised, code spans need a longer fence, table cells
-must not hold a line break or a pipe. What comes out shows the text as it is, and renders nothing of its own.
+must not hold a line break or a pipe. The result shows the text literally, without markup.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-# What CommonMark and GitHub give a meaning in running text. Kernel and file names stay readable: an
-# underscore between letters and a lone colon mean nothing to a renderer.
+# Characters with a meaning in CommonMark and GitHub text. Kernel and file names stay readable: an
+# underscore between letters and a lone colon have no meaning to a renderer.
 _MARKS = re.compile(
     r"[\\`*\[\]|~$@]"  # escapes, code, emphasis, links, table cells, strike-through, formulas, mentions
     r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"  # emphasis
@@ -37,7 +37,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Join lines with a blank, so that the text cannot start a block of its own."""
+    """Join lines with a blank, so that the text cannot start a block."""
     return visible(_BREAKS.sub(" ", text)).strip()
 
 
@@ -81,7 +81,7 @@ def md_block(text: str) -> str:
 
 
 def csv_text(text: str) -> str:
-    """Return text for a cell of a table that a spreadsheet may open: what it would run is quoted with an apostrophe.
+    """Return text for a cell of a table that a spreadsheet may open: formulas are quoted with an apostrophe.
 
     On one line: a carriage return, which writers leave unquoted, would begin a row of its own.
     """

@@ -1,4 +1,4 @@
-"""Files that are either there whole or not at all."""
+"""Atomic file writes, bounded reads and packaged data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ELSEWHERE = contextvars.ContextVar[str | None]("elsewhere", default=None)
 
 @contextlib.contextmanager
 def hint_other_directory(where: str) -> Iterator[None]:
-    """Say how a user of this command chooses where it writes (``another directory: --out DIR``), for all that it writes."""
+    """Set the hint on how to choose another output directory (``another directory: --out DIR``)."""
     before = _ELSEWHERE.set(where)
     try:
         yield
@@ -37,15 +37,15 @@ def hint_other_directory(where: str) -> Iterator[None]:
 
 
 def other_directory(default: str = "another directory") -> str:
-    """Return how a user of this command chooses where it writes: ``another directory: --out DIR``."""
+    """Return the hint on how to choose another output directory: ``another directory: --out DIR``."""
     return _ELSEWHERE.get() or default
 
 
 @contextlib.contextmanager
 def explain_os_errors(path: Path, *, elsewhere: str | None = None) -> Iterator[None]:
-    """Turn a full disk or a read-only directory into a message that says which and what to do.
+    """Turn a full disk or a read-only directory into a message with the cause and the fix.
 
-    ``elsewhere`` says how to choose another place, unless the command does (:func:`hint_other_directory`).
+    ``elsewhere`` is the hint for another directory, unless the command sets one (:func:`hint_other_directory`).
     """
     try:
         yield
@@ -75,7 +75,7 @@ def explain_os_errors(path: Path, *, elsewhere: str | None = None) -> Iterator[N
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether a path exists; one that cannot (a name of 300 characters) does not."""
+    """Return whether a path exists; one that cannot (a name of 300 characters) does not."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -83,7 +83,7 @@ def is_there(path: Path) -> bool:
 
 
 def is_own_file(path: Path) -> bool:
-    """Tell whether a file is ours alone to write: regular, no link, of this user, not writable by everybody."""
+    """Return whether a file is ours alone to write: regular, no link, of this user, not writable by everybody."""
     try:
         found = path.lstat()
     except OSError:
@@ -93,7 +93,7 @@ def is_own_file(path: Path) -> bool:
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse to write to a file that is a symbolic link: somebody may have planted it. Whole files replace links."""
+    """Reject writing to a symbolic link, which may be an attack. Whole files replace links."""
     if path.is_symlink():
         raise ToolError(
             f"{path} is a symbolic link, and is not written through",
@@ -103,7 +103,7 @@ def refuse_link(path: Path) -> None:
 
 
 def open_new(path: Path) -> IO[bytes]:
-    """Open a new file for writing, unbuffered, in place of what is there: never through a link, symbolic or hard.
+    """Open a new file for writing, unbuffered, replacing an existing one, never through a link, symbolic or hard.
 
     For files that grow while they are read, which cannot be moved into place whole.
     """
@@ -120,7 +120,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The suffix is kept last so that writers which look at it (gzip, Parquet) see the real one.
         temporary = path.with_name(f".{path.stem[:32]}.{secrets.token_hex(4)}.partial{path.suffix}")
-        # Made the ordinary way, so that the user's umask decides who may read the result.
+        # Created normally, so that the user's umask applies to the result.
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
             yield temporary
@@ -165,7 +165,7 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-# How much of a file is read: documents and tables up to a size, packed text up to a factor. Both can be set.
+# Read limits: documents and tables up to a size, compressed text up to a factor. Both are configurable.
 #
 # A few megabytes of gzip unpack to gigabytes, and a link to ``/dev/zero`` never ends.
 
@@ -189,13 +189,13 @@ def most_unpacked() -> int:
 
 
 def require_regular(path: Path) -> None:
-    """Refuse what is there and is no file: a pipe, a device. What is not there is the caller's to say."""
+    """Reject anything that is not a regular file (a pipe, a device). A missing file is reported by the caller."""
     if path.exists() and not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
         raise InputError(f"{path} is not a regular file", hint="give a file", path=str(path))
 
 
 def read_document(path: Path) -> bytes:
-    """Return a file's content; too large a one, or no file, is an :class:`InputError`; other faults stay OSError."""
+    """Return a file's content; a file that is too large or not regular is an :class:`InputError`; other faults stay OSError."""
     require_regular(path)
     most = most_document_bytes()
     with path.open("rb") as stream:
@@ -232,7 +232,7 @@ _MOST_YAML_NUMBER = 1000
 
 
 def parse_yaml(text: bytes | str) -> Any:
-    """Return the contents of a YAML document; :class:`ValueError` for what is none, or would not end."""
+    """Return the contents of a YAML document; :class:`ValueError` if it is invalid or expands without bound."""
     import yaml
 
     # Both loaders are the safe ones; the C one is ten times faster, where it was built.
@@ -247,7 +247,7 @@ def parse_yaml(text: bytes | str) -> Any:
 
 
 def _check_yaml_events(yaml: Any, events: Iterator[Any]) -> None:
-    """Refuse nesting, aliases that stand for too much, and text that no file can hold."""
+    """Reject deep nesting, excessive aliases and invalid text."""
     sizes = [0]
     """Nodes of every open collection, written out."""
     names: list[str | None] = []

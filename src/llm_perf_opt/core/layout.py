@@ -1,4 +1,4 @@
-"""Names of files and folders of a run directory: the one place that spells them."""
+"""Names of files and folders of a run directory: defined only here."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ STATIC_AT_RUN_SHAPES = "static_run.json"
 PERFETTO = "timeline.perfetto.json.gz"
 
 
-# Which files of a run directory its manifest names: nothing else that lies there is read as the run's.
+# Which files of a run directory its manifest names: other files are not read as part of the run.
 
 
 def own_files(run_dir: Path, stage: str, paths: Iterable[Path]) -> list[Path]:
     """Return those of ``paths`` that exist and that the run wrote itself.
 
-    Where no manifest tells (the output of ``ingest``, a run of an earlier release, a stage that was killed and could
-    not say what it wrote in the directory it found empty), every file that exists counts.
+    Without a manifest entry (the output of ``ingest``, a run of an earlier release, a stage that was killed and could
+    not record what it wrote), every file that exists counts.
     """
     listed = _listed(run_dir, stage)
     there = [path for path in paths if path.is_file()]

@@ -1,4 +1,4 @@
-"""How large a value can be: the one place where a number from a file becomes ours.
+"""Valid ranges of values read from files.
 
 A number that is typed is not yet a number that can be: −2 tokens per second, a kernel of a million seconds, a share
 of 1.4. The limits are here once, as types for what msgspec reads (``Seconds``, ``Share``, …) and as plain numbers
@@ -49,17 +49,17 @@ Depth = Annotated[int, Meta(ge=0, le=_MOST_DEPTH)]
 
 
 def is_duration(value: object) -> bool:
-    """Tell whether a value is a time that something can have taken: finite, a nanosecond at least, at most a week."""
+    """Return whether a value is a valid duration: finite, a nanosecond at least, at most a week."""
     return is_number(value) and LEAST_SECONDS <= value <= MOST_SECONDS  # type: ignore[operator]
 
 
 def is_count(value: object) -> bool:
-    """Tell whether a value counts something, or is a mean of counts: above zero, not absurd."""
+    """Return whether a value counts something, or is a mean of counts: above zero, not absurd."""
     return is_number(value) and 0 < value <= MOST_COUNT  # type: ignore[operator]
 
 
 def is_number(value: object) -> bool:
-    """Tell whether a value is a finite number of a size that can be computed with."""
+    """Return whether a value is a finite number of a size that can be computed with."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= MOST_NUMBER and math.isfinite(value)

@@ -29,7 +29,7 @@ class Rank:
 
     @property
     def mark(self) -> str:
-        """What a rank writes into a capture of several processes, so that a reader knows it again."""
+        """The mark that identifies a rank in a capture of several processes."""
         return f"llm_perf_opt: rank {self.rank} of {self.size}"
 
 
@@ -53,14 +53,14 @@ def this_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
 
 
 def ranks_here(environment: Mapping[str, str] | None = None) -> int:
-    """Return how many ranks this machine has; where the launcher does not say, all of the group."""
+    """Return how many ranks this machine has; if the launcher does not set it, all of the group."""
     found = os.environ if environment is None else environment
     said = next((name for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE") if found.get(name)), None)
     return 1 if said is None else max(1, _number(found, said))
 
 
 def rank_in_mark(text: str) -> tuple[int, int] | None:
-    """Return rank and number of ranks of a mark (:attr:`Rank.mark`); ``None``: it is none."""
+    """Return rank and number of ranks of a mark (:attr:`Rank.mark`); ``None``: not a mark."""
     found = _MARK.fullmatch(text)
     if found is None or int(found[1]) >= int(found[2]):
         return None

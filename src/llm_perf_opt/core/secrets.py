@@ -1,4 +1,4 @@
-"""What looks like a secret, and the same text without it.
+"""Detection and masking of secrets.
 
 Captures store environments, and results store command lines and messages. Three things give a secret away: its
 name (``API_KEY``, ``--password``, ``token=``), its own shape (``hf_…``, ``ghp_…``, a private key), and its place
@@ -205,7 +205,7 @@ _PLAIN = re.compile(r"(?i)null|none|true|false|[-+]?[\d.]+(?:e[-+]?\d+)?|<[^<>]*
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a variable, option or key of this name holds a secret."""
+    """Return whether a variable, option or key of this name holds a secret."""
     name = name.rpartition(".")[2]
     if not _HINT.search(name) or name.strip("-+").replace("-", "_") in _NAMES_OF_VARIABLES:
         return False
@@ -228,13 +228,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_variable(name: str, value: str) -> bool:
-    """Tell whether an environment variable must not be handed on unasked: by its name, or by its value."""
+    """Return whether an environment variable must not be passed on by default, by name or value."""
     words = {word.lower() for word in _WORDS.findall(name)}
     return is_secret_name(name) or bool(words & {"token", "key", "keys", "jwt"}) or has_secret(value)
 
 
 def has_secret(text: str) -> bool:
-    """Tell whether a text holds something of the shape of a secret, or a URL with a password."""
+    """Return whether a text holds something of the shape of a secret, or a URL with a password."""
     return bool(_SHAPES.search(text) or _URL_PASSWORD.search(text) or _URL_PARAMETER.search(text))
 
 
@@ -291,7 +291,7 @@ def _without_secret(found: re.Match[str]) -> str:
 
 
 def _without_password(found: re.Match[str]) -> str:
-    """``user:group`` of two numbers is no login."""
+    """``user:group`` of two numbers is not a login."""
     if found["user"].isdigit() and found["secret"].isdigit():
         return found[0]
     return f"{found['flag']}{found['user']}:{MASK}"

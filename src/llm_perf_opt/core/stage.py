@@ -1,4 +1,4 @@
-"""What the pipeline knows of any stage: its configuration, what it found, what became of it, and where it is found.
+"""Common stage types: configuration, problems, results and registration.
 
 A stage is one class, registered under the entry-point group ``llm_perf_opt.stages``; the built-in ones
 register the same way. Importing a stage module must stay cheap: heavy libraries are imported in ``run``.
@@ -48,7 +48,7 @@ class Problem:
 
 @dataclass(slots=True)
 class StageResult:
-    """What became of a stage."""
+    """Outcome of a stage."""
 
     status: Status
     reason: str | None = None
@@ -110,7 +110,7 @@ def unusable_stages() -> dict[str, str]:
 
 
 def load_stage_type(point: EntryPoint, known: Collection[str] = ()) -> type[RegisteredStage]:
-    """Import the class of a stage and check it; :class:`PluginError` says why it cannot be used."""
+    """Import the class of a stage and check it; :class:`PluginError` has the reason if it cannot be used."""
     return _checked_stage(load_entry_point(point), point.name, known)
 
 
@@ -119,7 +119,7 @@ def _is_ours(point: EntryPoint) -> bool:
 
 
 def _checked_stage(kind: Any, name: str, known: Collection[str]) -> type[RegisteredStage]:
-    """Return a loaded class; :class:`PluginError` says what it lacks to be a stage."""
+    """Return a loaded class; :class:`PluginError` names what is missing."""
     if not isinstance(kind, type):
         raise PluginError(f"it is {type(kind).__name__}, not a class")
     if name in known:
@@ -144,11 +144,11 @@ def _checked_stage(kind: Any, name: str, known: Collection[str]) -> type[Registe
 
 
 class PluginError(Exception):
-    """A plug-in of another package that cannot be used; the message says why."""
+    """A plug-in of another package that cannot be used; the message has the reason."""
 
 
 def load_entry_point(point: EntryPoint) -> Any:
-    """Import what an entry point names; whatever goes wrong is a :class:`PluginError`, and what it prints is left out."""
+    """Import what an entry point names; every error becomes a :class:`PluginError`, and its output is discarded."""
     began = time.monotonic()
     loaded = _guarded(point.load, "it cannot be loaded")
     seconds = time.monotonic() - began
@@ -158,7 +158,7 @@ def load_entry_point(point: EntryPoint) -> Any:
 
 
 def _guarded(call: Callable[[], Any], what: str) -> Any:
-    """Call code of another package: it may raise anything, end the program, or print without end."""
+    """Call code of another package: it may raise anything, exit, or print without limit."""
     try:
         with contextlib.redirect_stdout(_Discarded()), contextlib.redirect_stderr(_Discarded()):
             return call()
@@ -172,7 +172,7 @@ def _guarded(call: Callable[[], Any], what: str) -> Any:
 
 
 class _Discarded(io.TextIOBase):
-    """Takes any text and keeps none."""
+    """A text stream that discards everything."""
 
     def writable(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Quantities for people: seconds, bytes, FLOPs and ratios as short text. Missing stays visibly missing."""
+"""Formatting of quantities: seconds, bytes, FLOPs and ratios as short text. Missing stays visibly missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 
 def format_p_value(p: float) -> str:
-    """``p = 0.031``, or ``p < 0.001`` where more digits say nothing."""
+    """``p = 0.031``, or ``p < 0.001`` below that."""
     return "p < 0.001" if p < 0.001 else f"p = {number(p)}"
 
 
@@ -146,7 +146,7 @@ def dtype_bytes(name: str) -> float | None:
     return _DTYPE_BYTES.get(canonical_dtype(name).split("_accumulate_")[0])
 
 
-# The time of day, for people. Durations are taken from a clock that nobody sets (``time.monotonic``).
+# The time of day, for display. Durations use a monotonic clock (``time.monotonic``).
 
 
 def timestamp() -> str:

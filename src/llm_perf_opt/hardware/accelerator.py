@@ -1,7 +1,7 @@
 """One interface for every device torch can compute on: CUDA, ROCm, XPU, MPS, a backend of its own, and the CPU.
 
-It says what ``torch.accelerator``, ``torch.Event`` and ``torch.Stream`` say, for one named device, and never what happens to
-be current. Who measures, stops, counts memory or draws seeds asks here; torch is imported when a device is opened.
+It wraps ``torch.accelerator``, ``torch.Event`` and ``torch.Stream`` for one named device, and never for what happens to
+be current. Timing, synchronisation, memory counts and seeds use it; torch is imported when a device is opened.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What torch says of a device; ``None``: it does not say."""
+    """Device properties from torch; ``None``: unknown."""
 
     name: str | None
     memory_bytes: int | None
@@ -52,11 +52,11 @@ class Accelerator(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait until nothing is left to do on any of its streams."""
+        """Wait for all its streams."""
         ...
 
     def record(self, *, timed: bool = False) -> Any:
-        """Return an event that completes when what its current stream holds now is done."""
+        """Return an event that completes when the current work of its stream is done."""
         ...
 
     def wait(self, event: Any) -> None:
@@ -68,11 +68,11 @@ class Accelerator(Protocol):
         ...
 
     def memory(self) -> MemoryUse | None:
-        """Return what this process holds; ``None``: the device's allocator does not count."""
+        """Return what this process holds; ``None``: the device's allocator has no statistics."""
         ...
 
     def peak_memory(self) -> MemoryUse | None:
-        """Return the highest since :meth:`reset_peak`."""
+        """Return the peak since :meth:`reset_peak`."""
         ...
 
     def reset_peak(self) -> None:
@@ -80,32 +80,32 @@ class Accelerator(Protocol):
         ...
 
     def free_bytes(self) -> int | None:
-        """Return the device's memory that nobody has."""
+        """Return the device's memory that is free."""
         ...
 
     def empty_cache(self) -> None:
-        """Give back what the allocator keeps for later."""
+        """Release the allocator's cached memory."""
         ...
 
 
 class HostProcessor:
-    """The CPU: a call returns when its work is done, so the host's clock is exact and nothing is waited for."""
+    """The CPU: a call returns when its work is done, so the host's clock is exact and no waiting is needed."""
 
     device = "cpu"
     is_asynchronous = False
 
     def use(self) -> None:
-        """There is only one."""
+        """No effect: there is only one."""
 
     def synchronize(self) -> None:
-        """Nothing is pending."""
+        """No effect: nothing is pending."""
 
     def record(self, *, timed: bool = False) -> float:
         """Return the host's clock."""
         return time.perf_counter()
 
     def wait(self, event: float) -> None:
-        """It is over."""
+        """No effect: the event is complete."""
 
     def seconds(self, start: float, end: float) -> float:
         """Return the difference."""
@@ -127,7 +127,7 @@ class HostProcessor:
         return None
 
     def empty_cache(self) -> None:
-        """torch keeps nothing of the host's memory."""
+        """No effect: torch does not cache host memory."""
 
 
 class TorchAccelerator:
@@ -175,7 +175,7 @@ class TorchAccelerator:
         return float(start.elapsed_time(end)) / 1e3
 
     def memory(self) -> MemoryUse | None:
-        """Return what the allocator has in tensors and in all."""
+        """Return what the allocator has in tensors and in total."""
         return self._use("memory_allocated", "memory_reserved")
 
     def peak_memory(self) -> MemoryUse | None:
@@ -188,7 +188,7 @@ class TorchAccelerator:
             self._memory.reset_peak_memory_stats(self._place)
 
     def free_bytes(self) -> int | None:
-        """Return what the driver calls free, where it tells."""
+        """Return the driver's free memory, if reported."""
         for module, name in ((self._memory, "get_memory_info"), (self._memory, "mem_get_info")):
             if hasattr(module, name):
                 with contextlib.suppress(NotImplementedError):
@@ -196,7 +196,7 @@ class TorchAccelerator:
         return None
 
     def empty_cache(self) -> None:
-        """Give back what the allocator keeps, and the workspaces that cuBLAS keeps in it."""
+        """Release the allocator's cached memory, including cuBLAS workspaces."""
         import torch
 
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
@@ -216,14 +216,14 @@ class TorchAccelerator:
 
 
 def _counts_memory() -> bool:
-    """Whether the accelerator's allocator keeps the statistics all of them share (MPS's may not)."""
+    """Whether the accelerator's allocator has the common statistics (MPS's may not)."""
     import torch
 
     if not hasattr(torch._C, "_accelerator_isAllocatorInitialized"):
         return True
     try:
         torch._C._accelerator_isAllocatorInitialized()
-    except RuntimeError:  # the allocator is not of the kind that counts
+    except RuntimeError:  # the allocator has no statistics
         return False
     return True
 
@@ -244,7 +244,7 @@ def offered_device() -> tuple[str, int] | None:
 
 
 def device_properties(device: str) -> DeviceProperties:
-    """Return what torch says of an accelerator, by the names its kinds share."""
+    """Return the properties of an accelerator, by the attribute names common to all kinds."""
     import torch
 
     module: Any = torch.get_device_module(device)
@@ -254,7 +254,7 @@ def device_properties(device: str) -> DeviceProperties:
         name = module.get_device_name(device)
     total = getattr(found, "total_memory", None)
     if total is None and hasattr(torch.accelerator, "get_memory_info"):
-        with contextlib.suppress(NotImplementedError, RuntimeError):  # not every allocator tells
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # not every allocator reports it
             total = torch.accelerator.get_memory_info(device)[1]
     numbers = [getattr(found, part) for part in _PLACE if hasattr(found, part)]
     return DeviceProperties(
@@ -277,20 +277,20 @@ def computes_natively(device: str, dtype: torch.dtype) -> bool:
             if "including_emulation" in inspect.signature(module.is_bf16_supported).parameters
             else {}
         )
-        # The question has no argument for the device: it is asked of the current one.
+        # The function has no device argument: it refers to the current one.
         with torch.accelerator.device_index(place.index or 0):
             return bool(module.is_bf16_supported(**emulation))
     if place.type == "mps":
         return dtype is not torch.bfloat16 or bool(torch.backends.mps.is_macos_or_newer(14, 0))
     if hasattr(torch.accelerator, "get_device_capability"):
-        with contextlib.suppress(RuntimeError):  # a backend need not tell
+        with contextlib.suppress(RuntimeError):  # a backend need not report it
             return dtype in torch.accelerator.get_device_capability(place)["supported_dtypes"]
     return True
 
 
 @contextlib.contextmanager
 def seeded(device: str, seed: int) -> Iterator[None]:
-    """Seed the host's and the device's generators, and put back both states at the end."""
+    """Seed the host's and the device's generators, and restore both states at the end."""
     import torch
 
     place = torch.device(device)

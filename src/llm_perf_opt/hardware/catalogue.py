@@ -20,7 +20,7 @@ from llm_perf_opt.core.files import packaged_yaml, parse_yaml, read_document
 from llm_perf_opt.core.units import canonical_dtype, dtype_bytes
 from llm_perf_opt.summary import Hardware, Peak
 
-# Frameworks and kernels of the measured tables, as people call them.
+# Frameworks and kernels of the measured tables, with their usual names.
 
 
 _FRAMEWORKS = {
@@ -60,10 +60,10 @@ def describe_framework(framework: str, version: str, kernel: str = "") -> str:
     return f"{name}, {kernel}" if kernel else name
 
 
-# What silicon was seen to reach: the best measured rate of a device, next to its data sheet's peak.
+# Best measured rate of a device, next to its data-sheet peak.
 #
-# The figures ship as data (``reached.yaml``), taken from public tables of measured operators, so that nobody needs those
-# tables to read them. ``docs/hardware.md`` says how they are made and checked.
+# The figures ship as data (``reached.yaml``), taken from public tables of measured operators, so that the tables are not needed
+# at run time. ``docs/hardware.md`` describes how they are made and checked.
 
 
 _BANDWIDTH = "bandwidth"
@@ -71,7 +71,7 @@ _BANDWIDTH = "bandwidth"
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Best measured rates of one device; what no table holds is absent."""
+    """Best measured rates of one device; unmeasured ones are absent."""
 
     flops_per_s: Mapping[str, Peak] = field(default_factory=dict)
     bandwidth_bytes_per_s: float | None = None
@@ -79,7 +79,7 @@ class Reached:
 
 
 def _reached_by(device: str, peaks: Mapping[str, Peak]) -> Reached:
-    """Return what a device of the catalogue was measured to reach; empty for a device no table knows.
+    """Return the best measured rates of a catalogue device; empty if there is no table.
 
     Tables measure sixteen bits as bfloat16. Where the data sheet gives float16 the same peak, the same was reached.
     """
@@ -114,7 +114,7 @@ def _content() -> dict[str, Any]:
     return content
 
 
-# One device of the catalogue: its names, its limits, and where each limit is printed.
+# One device of the catalogue: its names, its limits, and the source of each limit.
 
 
 Origin = Literal["catalogue", "user"]
@@ -140,12 +140,12 @@ class Device:
     link_source: str | None = None
 
     def matches(self, reported: str) -> bool:
-        """Say whether a driver's name is this device, as a whole and without regard to case."""
+        """Return whether a driver's name matches this device, in full and ignoring case."""
         return any(pattern.fullmatch(reported) for pattern in self.patterns)
 
     def to_hardware(self, reported: str | None = None) -> Hardware:
         """Return the limits as they go into a summary; ``reported`` is the driver's name, when there is one."""
-        # A user's own entry is another device, whatever its name: our measurements are not of it.
+        # A user's own entry is another device, whatever its name: our measurements do not apply.
         reached = _reached_by(self.name, self.peaks) if self.origin == "catalogue" else Reached()
         return Hardware(
             name=reported or self.name,
@@ -163,7 +163,7 @@ class Device:
         )
 
 
-# Entries of a catalogue file, the shipped one and a user's, turned into devices; every mistake is named.
+# Entries of a catalogue file, the shipped one and a user's, turned into devices; errors name the mistake.
 #
 # An entry gives its figures in one of two ways. ``printed``: what each document prints, and the first document that
 # prints a figure is used. Or directly, with one ``source`` for all of them, which is enough for a lab's own file.
@@ -315,7 +315,7 @@ def _document_titles(value: Any, here: str) -> dict[str, str]:
 
 
 def mapping(value: Any, here: str, key: str) -> dict[str, Any]:
-    """Return a mapping as it is; anything else is a mistake."""
+    """Return a mapping ; anything else is an error."""
     if not isinstance(value, dict):
         raise bad(here, f"'{key}' must be a mapping")
     return value
@@ -326,7 +326,7 @@ def _title(key: Any, titles: Mapping[str, str]) -> str | None:
 
 
 def bad(where: str, message: str) -> ConfigError:
-    """Return the error of a catalogue file."""
+    """Return an error for a catalogue file."""
     return ConfigError(
         f"hardware.catalogue: {where}: {message}",
         hint="see docs/hardware.md for the format",
@@ -349,7 +349,7 @@ class Ambiguity:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All known devices; later entries (a user's) come first when matching."""
+    """All known devices; later entries (a user's) take precedence."""
 
     devices: tuple[Device, ...]
     ambiguities: tuple[Ambiguity, ...] = ()
@@ -364,7 +364,7 @@ class Catalogue:
         for device in reversed(self.devices):
             if device.name.casefold() == wanted.casefold() or device.matches(wanted):
                 return device
-        # "RTX 5090" for "NVIDIA GeForce RTX 5090": the end of a name, when it is the end of only one.
+        # "RTX 5090" for "NVIDIA GeForce RTX 5090": a suffix, if it is unique.
         ending = [d for d in self.devices if d.name.casefold().endswith(" " + wanted.casefold())]
         if len(ending) == 1:
             return ending[0]
@@ -398,7 +398,7 @@ class Catalogue:
         return f"the nearest are: {', '.join(near)}" if near else "no device of the catalogue is near it"
 
     def _nearest(self, wanted: str) -> list[str]:
-        # A part of the name ("4090", "h100") is what people type; a closer spelling comes second.
+        # Users type a part of the name ("4090", "h100"); similar spellings come second.
         partial = [name for name in self.names() if wanted.casefold() in name.casefold()]
         near = self._relatives(wanted)
         if not near:  # a slip of the hand: the closest spelling among devices whose number is as long
@@ -462,7 +462,7 @@ def _unlikeness(wanted: str, name: str) -> float:
 
 
 def _normalise_name(name: str) -> str:
-    """A name without what all share, so that letters and digits of the model decide."""
+    """Normalise a name by removing common words, so that the model's letters and digits decide."""
     return re.sub(r"\b(nvidia|amd|geforce|instinct)\b|\W", "", name.casefold())
 
 
@@ -479,7 +479,7 @@ def _memory_mismatch(device: Device, memory_bytes: float | None) -> str | None:
 
 
 def load_catalogue(extra: Path | None = None) -> Catalogue:
-    """Return the shipped devices, and those of a user's YAML file, which win over shipped ones of one name."""
+    """Return the shipped devices, and those of a user's YAML file, which override shipped ones of the same name."""
     shipped = _shipped()
     if extra is None:
         return shipped

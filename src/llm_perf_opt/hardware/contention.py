@@ -1,4 +1,4 @@
-"""Who else used a device while it was measured: other programs on the processor cores, other processes on the GPU."""
+"""Other users of a device during a measurement: other programs on the processor cores, other processes on the GPU."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _NUMBERS_OF_MACHINE = "pid:[4026531836]"
 
 
 def _gpu_programs(names: Sequence[str]) -> dict[str, Programs | None]:
-    """Return for each GPU (``GPU-…``) or slice (``MIG-…``) who computes on it; ``None``: nobody tells."""
+    """Return for each GPU (``GPU-…``) or slice (``MIG-…``) the processes on it; ``None``: unknown."""
     return _by_library(names) if has_library() else _by_tool(names)
 
 
 def has_library() -> bool:
-    """Whether the driver can be asked without starting a program."""
+    """Whether the driver can be queried without starting a program."""
     return has_package(gpu.MODULE)
 
 
 def is_own(pid: int, root: int | None = None) -> bool:
-    """Whether a process belongs to this run: it, what it started, and who started it.
+    """Whether a process belongs to this run: itself, its descendants and its ancestors.
 
     ``root``: the process whose programs are this run's; by default this one.
     """
@@ -52,7 +52,7 @@ def is_own(pid: int, root: int | None = None) -> bool:
 
 
 def numbers_are_the_drivers() -> bool:
-    """Whether a process has the same number here and for the driver; in a container it has another one."""
+    """Whether process ids are the same here and for the driver; in a container they differ."""
     try:
         return str(_NUMBERS.readlink()) == _NUMBERS_OF_MACHINE
     except OSError:
@@ -84,7 +84,7 @@ def _program(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
-        return ""  # gone again, or a number of another machine's view
+        return ""  # already gone, or an id of another namespace
 
 
 def _by_tool(names: Sequence[str]) -> dict[str, Programs | None]:
@@ -93,7 +93,7 @@ def _by_tool(names: Sequence[str]) -> dict[str, Programs | None]:
     found: dict[str, Programs | None] = {}
     rows = _query_tool("gpu_uuid,pid,process_name", of="compute-apps")
     for name in names:
-        # The tool lists programs by whole GPUs: of a slice it does not tell.
+        # The tool lists programs by whole GPUs, not by slice.
         found[name] = {
             int(pid): program.rpartition("/")[2]
             for uuid, pid, program in rows
@@ -105,7 +105,7 @@ def _by_tool(names: Sequence[str]) -> dict[str, Programs | None]:
 
 
 def _query_tool(columns: str, *, of: str = "gpu") -> list[tuple[str, ...]]:
-    """Return what ``nvidia-smi`` lists, one row for each line that has all columns; none where it cannot be asked."""
+    """Return what ``nvidia-smi`` lists, one row for each line that has all columns; empty if it is not available."""
     from llm_perf_opt.process.launch import run_probe
 
     tool = find_program("nvidia-smi")
@@ -122,15 +122,15 @@ def _query_tool(columns: str, *, of: str = "gpu") -> list[tuple[str, ...]]:
     return [tuple(cell.strip() for cell in row) for row in rows if len(row) == wanted]
 
 
-# What other programs do on the GPUs: utilisation and how many hold a context, asked before this program touches one.
+# What other programs do on the GPUs: utilisation and how many hold a context, queried before this program uses one.
 #
-# Asked of the driver through nvidia-ml-py, or ``nvidia-smi`` without it; through ``amdsmi`` on ROCm. A MIG slice, and a driver that
-# does not tell, has no answer: then the load is not known, which is not the same as none.
+# Queried from the driver through nvidia-ml-py, or ``nvidia-smi`` without it; through ``amdsmi`` on ROCm. For a MIG slice, and a driver
+# without this information, the load is unknown, which is not the same as zero.
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
-    """What others do on one GPU."""
+    """Load by others on one GPU."""
 
     busy_ratio: float | None = None
     """Share of the last sampling period (a sixth of a second to one) in which a kernel ran."""
@@ -149,7 +149,7 @@ class DeviceLoads:
     """``0000:c1:00``."""
 
     def of(self, device: DeviceProperties) -> DeviceLoad | None:
-        """Return the load of a device of torch; ``None``: not reported."""
+        """Return the load of a torch device; ``None``: not reported."""
         return self.by_uuid.get(device.uuid or "") or self.by_bus.get(device.bus_id or "")
 
     def power_limits(self) -> list[str]:
@@ -161,7 +161,7 @@ class DeviceLoads:
 
 
 def read_device_loads() -> DeviceLoads:
-    """Ask every driver that is here; no torch, a few milliseconds with a library, some tens with a program."""
+    """Query every installed driver; no torch, a few milliseconds with a library, some tens with a program."""
     return DeviceLoads(by_uuid=_nvidia(), by_bus=_amd())
 
 
@@ -176,7 +176,7 @@ def _nvidia() -> dict[str, DeviceLoad]:
             handles = [library.nvmlDeviceGetHandleByIndex(i) for i in range(library.nvmlDeviceGetCount())]
             return {_uuid(library.nvmlDeviceGetUUID(gpu)): _from_nvml(library, gpu) for gpu in handles}
         except library.NVMLError:
-            return {}  # a GPU that fell off the bus: nothing is known of any
+            return {}  # a GPU that fell off the bus: all loads are unknown
         finally:
             library.nvmlShutdown()
     tool = find_program("nvidia-smi")
@@ -249,7 +249,7 @@ def _from_amd(library: Any, gpu: Any) -> DeviceLoad:
     except (library.AmdSmiException, AttributeError):
         return DeviceLoad()
     percent, watts = (
-        float(value) if isinstance(value, int | float) else None  # "N/A" for what an ASIC lacks
+        float(value) if isinstance(value, int | float) else None  # "N/A" if not supported by an ASIC
         for value in (use, limit)
     )
     return DeviceLoad(None if percent is None else percent / 100, None, watts)
@@ -273,14 +273,14 @@ def _ask(tool: str, *arguments: str) -> str:
     try:
         answer = run_probe([tool, *arguments], timeout_s=_ASK_S)
     except ToolError:
-        return ""  # a driver tool that cannot be started tells nothing
+        return ""  # a driver tool that cannot be started gives no information
     return answer.stdout if answer.returncode == 0 else ""
 
 
 # How much of the processor other programs use while something is measured.
 #
-# A ceiling measured while other work runs is too low. The load average cannot tell: it looks a minute back and counts this
-# program's own work too. So the processor's own account of its time is read before and after, and what was ours taken off.
+# A ceiling measured while other work runs is too low. The load average is unsuitable: it covers a minute and includes this
+# program's own work too. So the processor's time accounting is read before and after, and our own share subtracted.
 
 
 UNDER_LOAD_RATIO = 0.10
@@ -292,7 +292,7 @@ _WORKING_COLUMNS = (0, 1, 2, 5, 6, 7)
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTime:
-    """Where the processor's time went, up to one moment."""
+    """Accounted processor time up to a point."""
 
     all_s: float
     """Work of all programs on the cores this one may use, other tenants of the machine included."""
@@ -303,7 +303,7 @@ class ProcessorTime:
 
 
 def processor_time(stat: Path = Path("/proc/stat")) -> ProcessorTime | None:
-    """Read the account; ``None`` on a system that keeps none."""
+    """Read the time accounting; ``None`` if not available."""
     try:
         lines = stat.read_text(encoding="ascii").splitlines()
         tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -321,7 +321,7 @@ def processor_time(stat: Path = Path("/proc/stat")) -> ProcessorTime | None:
 
 
 def other_load_ratio(before: ProcessorTime | None, after: ProcessorTime | None) -> float | None:
-    """Return the share of the processor's time that others took between two readings; ``None`` when not known."""
+    """Return the share of the processor's time used by others between two readings; ``None`` when not known."""
     if before is None or after is None or after.clock_s <= before.clock_s:
         return None
     others_s = (after.all_s - before.all_s) - (after.own_s - before.own_s)
@@ -329,7 +329,7 @@ def other_load_ratio(before: ProcessorTime | None, after: ProcessorTime | None) 
 
 
 def machine_is_idle(look_s: float = 0.2) -> bool:
-    """Tell whether nobody else uses the processor right now; this takes ``look_s``. ``False`` when not known."""
+    """Return whether the processor is otherwise idle now; takes ``look_s``. ``False`` if unknown."""
     before = processor_time()
     time.sleep(look_s)
     ratio = other_load_ratio(before, processor_time())
@@ -337,7 +337,7 @@ def machine_is_idle(look_s: float = 0.2) -> bool:
 
 
 def machine_is_busy(cores: int) -> bool:
-    """Tell whether the processor was in use in the last minute, by whomever: for systems without an account."""
+    """Return whether the processor was in use in the last minute, for systems without time accounting."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY_LOAD_PER_CORE * cores
 
 
@@ -349,7 +349,7 @@ _LEAST_WATCHED_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What was seen of others."""
+    """Observed use by others."""
 
     others_ratio: float | None = None
     """Share of the processor's time, or of the looks at a GPU at which others were there; ``None``: not known."""
@@ -358,14 +358,14 @@ class Use:
 
 
 class CpuWatch:
-    """Tells how much of the cores other programs used since it was made."""
+    """Measures the core usage of other programs since its creation."""
 
     def __init__(self) -> None:
         self._before = processor_time()
         self._children_s = _children_s()
 
     def use(self) -> Use:
-        """Look again; programs this process started and waited for count as its own."""
+        """Return the use so far; waited-for children count as own."""
         after = processor_time()
         if self._before is None or after is None or after.clock_s - self._before.clock_s < _LEAST_WATCHED_S:
             return Use()
@@ -378,7 +378,7 @@ class CpuWatch:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the samples of one GPU show."""
+    """Samples of one GPU."""
 
     looks: int = 0
     with_others: int = 0
@@ -390,7 +390,7 @@ class _Seen:
 
 
 class GpuWatch:
-    """Tells at which looks other processes were on GPUs: when it is made, whenever it is asked to look, and in the end."""
+    """Detects other processes on GPUs: at creation, at each :meth:`look`, and at the end."""
 
     def __init__(self, *names: str, root: int | None = None) -> None:
         """``root``: the process whose programs are this run's; by default this one."""
@@ -399,18 +399,18 @@ class GpuWatch:
         self._seen = {name: _Seen() for name in names}
         self._known: dict[str, Programs] | None = None
         if not numbers_are_the_drivers():
-            # Which of the numbers is ours cannot be determined: whoever is there before us is another.
+            # Our own process ids cannot be identified: processes present before us belong to others.
             there = _gpu_programs(names) if not _uses_gpu() else {}
             self._known = {name: programs for name, programs in there.items() if programs is not None}
         self.look()
 
     @property
     def looks_cheaply(self) -> bool:
-        """Whether a look starts no program, and so may be taken while something is measured."""
+        """Whether sampling starts no program, so that it is allowed during measurements."""
         return has_library()
 
     def look(self) -> None:
-        """Look once more; from any thread."""
+        """Sample once; thread-safe."""
         with self._lock:
             for name, programs in _gpu_programs(list(self._seen)).items():
                 others = None if programs is None else self._others(name, programs)
@@ -424,16 +424,16 @@ class GpuWatch:
                 seen.others.update(others)
 
     def use(self) -> Use:
-        """Look a last time, and say what was seen."""
+        """Sample a last time and return the result."""
         self.look()
-        # Drivers list nobody to some containers: there an empty list is no answer.
+        # Drivers list no processes in some containers: there an empty list is not an answer.
         reported = [
             seen for seen in self._seen.values() if seen.looks and (self._known is None or seen.anybody)
         ]
         ratios = [seen.with_others / seen.looks for seen in reported]
         words = "; ".join(self._words(name, seen) for name, seen in self._seen.items() if seen.with_others)
         if not words and len(ratios) < len(self._seen):
-            return Use()  # of one of them nothing is known
+            return Use()  # unknown for one of them
         return Use(max(ratios, default=None), words or None)
 
     def _others(self, name: str, programs: Programs) -> Programs | None:
@@ -451,7 +451,7 @@ class GpuWatch:
 
 
 def _uses_gpu() -> bool:
-    """Whether this process has a context on a GPU already: from an earlier run in the same process."""
+    """Whether this process already has a GPU context, from an earlier run."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
 
@@ -479,7 +479,7 @@ def gpu_names(indices: Iterable[int]) -> list[str]:
 
 
 def allotted_gpus() -> list[str]:
-    """Return the GPUs that were given to this process (an engine sets ``CUDA_VISIBLE_DEVICES``) and are there."""
+    """Return the GPUs assigned to this process (``CUDA_VISIBLE_DEVICES``) that exist."""
     visible = _visible()
     listed = _uuids() if visible else {}
     found = [part if _WHOLE_NAME.fullmatch(part) else listed.get(part) for part in visible]

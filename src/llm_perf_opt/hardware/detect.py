@@ -1,4 +1,4 @@
-"""Which device is here, asked as cheaply as possible: files first, then the driver's tool, torch last."""
+"""Device detection, as cheap as possible: files first, then the driver's tool, torch last."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from llm_perf_opt.process.tools import find_program, has_package, import_optiona
 
 # GPUs as their vendors' own tools list them: nvidia-ml-py or nvidia-smi, amd-smi or rocm-smi, xpu-smi, Apple's sysctl.
 #
-# A tool that is missing, fails or answers in an unknown form says nothing; the next way is tried.
+# A tool that is missing, fails or answers in an unknown form is skipped; the next one is tried.
 
 
 _TIMEOUT_S = 10.0
@@ -42,20 +42,20 @@ class DetectedGpu:
 
 
 def nvidia_gpus() -> list[DetectedGpu]:
-    """Ask the driver's library where its package is installed, else nvidia-smi."""
+    """Query the driver's library if its package is installed, else nvidia-smi."""
     query = ["--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     return _from_nvml() or _ask("nvidia-smi", query, parse_nvidia_smi)
 
 
 def amd_gpus() -> list[DetectedGpu]:
-    """Ask amd-smi, or rocm-smi where that is older than it."""
+    """Query amd-smi, or rocm-smi on older installations."""
     return _ask("amd-smi", ["static", "--asic", "--vram", "--json"], parse_amd_smi) or _ask(
         "rocm-smi", ["--showproductname", "--showmeminfo", "vram", "--json"], parse_rocm_smi
     )
 
 
 def intel_gpus() -> list[DetectedGpu]:
-    """Ask xpu-smi for the devices, and for the memory of each."""
+    """Query xpu-smi for the devices, and for the memory of each."""
     found = _ask("xpu-smi", ["discovery", "-j"], parse_xpu_smi)
     sizes = [
         _ask("xpu-smi", ["discovery", "-d", str(number), "-j"], parse_xpu_smi) for number in range(len(found))
@@ -64,7 +64,7 @@ def intel_gpus() -> list[DetectedGpu]:
 
 
 def apple_gpus() -> list[DetectedGpu]:
-    """Name the chip of a Mac: processor and GPU are one, and share their memory."""
+    """Return the chip of a Mac, which has processor, GPU and shared memory."""
     if platform.system() != "Darwin" or platform.machine() != "arm64":
         return []
     return _ask("sysctl", ["-n", "machdep.cpu.brand_string", "hw.memsize"], parse_sysctl)
@@ -149,7 +149,7 @@ def _from_nvml() -> list[DetectedGpu]:
             )
             for handle in handles
         ]
-    except library.NVMLError:  # integrated GPUs do not tell all of it
+    except library.NVMLError:  # integrated GPUs do not report all of it
         return []
     finally:
         library.nvmlShutdown()
@@ -164,7 +164,7 @@ def _ask(tool: str, arguments: list[str], parse: Callable[[str], list[DetectedGp
     try:
         result = run_probe([path, *arguments], timeout_s=_TIMEOUT_S)
     except ToolError:
-        # A driver tool that cannot be started tells us nothing; the other ways remain.
+        # A driver tool that cannot be started gives no information; the other ways remain.
         return []
     return parse(result.stdout) if result.returncode == 0 else []
 
@@ -226,7 +226,7 @@ def _usable_cores() -> int:
 
 
 def detect_gpus(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[DetectedGpu]:
-    """Return the GPUs of all vendors, each vendor's in bus order, without torch; empty when there is no driver."""
+    """Return the GPUs of all vendors, in bus order per vendor, without torch; empty when there is no driver."""
     return [*_nvidia_gpus(proc), *amd_gpus(), *intel_gpus(), *apple_gpus()]
 
 
@@ -247,7 +247,7 @@ def detect_device(device: str) -> DetectedGpu | None:
     """Return an accelerator by torch's name of it.
 
     Drivers list GPUs by bus, CUDA by speed and after ``CUDA_VISIBLE_DEVICES``; where the GPUs differ, only
-    torch knows which one an index means, so then (or when it is loaded anyway) torch is asked.
+    torch can resolve an index, so then (or when it is loaded anyway) torch is queried.
     """
     if "torch" in sys.modules:
         return _from_torch(device)
@@ -259,7 +259,7 @@ def detect_device(device: str) -> DetectedGpu | None:
 
 
 def _vendor(device: str) -> Vendor | None:
-    """Say whose GPU a device of the installed torch is; a backend of its own has a vendor we do not know."""
+    """Return the vendor of the installed torch's GPUs; unknown for other backends."""
     known: dict[str, Vendor] = {"cuda": "amd" if is_rocm() else "nvidia", "xpu": "intel", "mps": "apple"}
     return known.get(device.partition(":")[0])
 
@@ -296,18 +296,18 @@ def _read(path: Path) -> str:
         return ""
 
 
-# Versions of drivers, as the kernel and the driver tell them; no program is started and torch is not imported.
+# Versions of drivers, from the kernel and the driver; no program is started and torch is not imported.
 
 
 _SUCCESS = 0
 
 
 def driver_versions(root: Path = Path("/")) -> dict[str, str]:
-    """Return driver → version of those that are there: ``nvidia``, ``cuda`` (the newest it can run), ``amdgpu``, ``rocm``,
+    """Return driver → version of installed drivers: ``nvidia``, ``cuda`` (the newest it can run), ``amdgpu``, ``rocm``,
     ``xe``, ``i915``, ``macos`` (which brings Apple's own)."""
     found = {
         "nvidia": _nvidia_version(root),
-        # A library without a device says what could be, not what ran.
+        # A library without a device shows what could run, not what ran.
         "cuda": _cuda_version() if cuda_device_count() else "",
         "amdgpu": _line(root / "sys/module/amdgpu/version"),
         "rocm": _line(root / "opt/rocm/.info/version"),
@@ -322,7 +322,7 @@ def _nvidia_version(root: Path) -> str:
     loaded = _line(root / "sys/module/nvidia/version")
     if loaded:
         return loaded
-    # A container may show /proc of the driver and hide /sys/module.
+    # A container may expose /proc of the driver and hide /sys/module.
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d[\d.]+)", _line(root / "proc/driver/nvidia/version"))
     return match.group(1) if match else ""
 

@@ -1,7 +1,7 @@
 """A device is measured by one run at a time: a lock for each GPU (by its UUID) and each processor core.
 
-The locks are the kernel's, on files in a directory of this machine, and end with the process that holds them. They bind
-runs of this tool alone; who else uses the device is looked at besides (:mod:`llm_perf_opt.hardware.contention`).
+The locks are the kernel's, on files in a directory of this machine, and end with the process that holds them. They apply
+only to runs of this tool; other users of the device are detected separately (:mod:`llm_perf_opt.hardware.contention`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LeasedDevice:
 
 @dataclass(slots=True)
 class HeldDevice:
-    """How a device was had."""
+    """Result of a lease."""
 
     waited_s: float = 0.0
     reason: str | None = None
@@ -54,19 +54,19 @@ class HeldDevice:
 
 
 def cpu_device(cores: Sequence[int] | None = None) -> LeasedDevice:
-    """Return the processor cores this process may use."""
+    """Return the cores available to this process."""
     usable = sorted(os.sched_getaffinity(0) if cores is None else cores)
     return LeasedDevice(f"cpu {_ranges(usable)}", tuple(f"cpu-{core:04d}" for core in usable))
 
 
 def gpu_device(*names: str) -> LeasedDevice:
-    """Return GPUs by names that no other GPU has."""
+    """Return GPUs by unique names."""
     locks = ("".join(c if c.isalnum() or c in "-." else "-" for c in name) for name in sorted(names))
     return LeasedDevice(", ".join(names), tuple(f"gpu-{lock}" for lock in locks))
 
 
 def lease_directory() -> Path:
-    """Return where the locks lie."""
+    """Return the directory of the locks."""
     given = os.environ.get(LEASE_VARIABLE)
     if given:
         return Path(given).expanduser().absolute()
@@ -77,9 +77,9 @@ def lease_directory() -> Path:
 
 @contextlib.contextmanager
 def hold_device(device: LeasedDevice, who: str, *, check: Callable[[], None]) -> Iterator[HeldDevice]:
-    """Hold a device while the block runs; wait for it where another run does, and say so.
+    """Hold a device while the block runs; wait and log if another run holds it.
 
-    ``who`` is shown to those who wait. ``check`` is called while waiting, and may raise to end it. Where locks cannot be
+    ``who`` is shown to waiting processes. ``check`` is called while waiting, and may raise to end it. Where locks cannot be
     had at all (a directory that cannot be written), the block runs without, and :attr:`Held.reason` says why.
     """
     held = HeldDevice()
@@ -134,7 +134,7 @@ def _holder(path: Path) -> str:
 
 
 def _own_directory(directory: Path) -> Path:
-    """Make the directory; one of somebody else in a place that everybody may write is not used."""
+    """Make the directory; a directory of another user in a world-writable place is not used."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or (LEASE_VARIABLE not in os.environ and found.st_uid != os.getuid()):

@@ -1,8 +1,8 @@
-"""MIG: a slice of a GPU is a device of its own, with its share of multiprocessors, memory and bandwidth.
+"""MIG: a slice of a GPU is a separate device, with its share of multiprocessors, memory and bandwidth.
 
-CUDA and torch call a slice ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; ``nvidia-smi --query-gpu`` speaks of the whole GPU only. So
-slices are found with ``nvidia-smi -L``, and what share one is is asked of the driver: nvidia-ml-py knows its multiprocessors,
-``nvidia-smi mig -lgip`` those of its profile. Where neither tells, NVIDIA's rule counts: a ``1g`` is one of seven (or four)
+CUDA and torch call a slice ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; ``nvidia-smi --query-gpu`` reports the whole GPU only. So
+slices are found with ``nvidia-smi -L``, and the share of one is queried from the driver: nvidia-ml-py has its multiprocessors,
+``nvidia-smi mig -lgip`` those of its profile. Without either, NVIDIA's rule is used: a ``1g`` is one of seven (or four)
 compute slices, and memory and its bandwidth come in eighths.
 """
 
@@ -54,13 +54,13 @@ class MigSlice:
 
     @property
     def name(self) -> str:
-        """As CUDA and torch call it."""
+        """Its name in CUDA and torch."""
         return f"{self.gpu} MIG {self.profile}"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedGpu:
-    """A GPU of ``nvidia-smi -L`` and the slices it is cut into."""
+    """A GPU of ``nvidia-smi -L`` and its slices."""
 
     name: str
     uuid: str
@@ -68,7 +68,7 @@ class ListedGpu:
 
 
 def slice_by_name(name: str) -> MigSlice | None:
-    """Return the slice a device name speaks of; ``None`` for the name of a whole GPU."""
+    """Return the slice in a device name; ``None`` for the name of a whole GPU."""
     found = _NAME.fullmatch(" ".join(name.split()))
     return MigSlice(found["gpu"], found["profile"]) if found else None
 
@@ -87,7 +87,7 @@ def parse_list(text: str) -> list[ListedGpu]:
 
 
 def with_profile(one: MigSlice, text: str, gpu_number: int) -> MigSlice:
-    """Add what ``nvidia-smi mig -lgip`` says of a slice's profile; unchanged where it says nothing (no permission)."""
+    """Add the profile from ``nvidia-smi mig -lgip``; unchanged if not available (no permission)."""
     rows = {
         row["name"]: (float(row["gib"]), int(row["sms"]))
         for row in _PROFILE_LINE.finditer(text)
@@ -116,7 +116,7 @@ def visible_slice(
     """Return the slice CUDA means by ``cuda:<index>``; ``None``: a whole GPU.
 
     CUDA gives a program one slice: the one ``CUDA_VISIBLE_DEVICES`` names, else the first of the first GPU it may see.
-    Where some GPUs are cut and others are not, and nothing is named, it it is unknown from outside which one CUDA takes.
+    If only some GPUs are partitioned and nothing is named, CUDA's choice is unknown.
     """
     named = [
         entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()
@@ -134,7 +134,7 @@ def _named(gpus: Sequence[ListedGpu], entry: str) -> MigSlice | Literal["unclear
         fitting = [one for gpu in gpus for one in gpu.slices if (one.uuid or "").startswith(entry)]
         return fitting[0] if len(fitting) == 1 else "unclear"
     if entry.isdigit() and int(entry) < len(gpus):
-        # CUDA numbers by speed, the driver by bus: only where all are alike a number means the same to both.
+        # CUDA orders by speed, the driver by bus: indices agree only if all are identical.
         alike = len({gpu.name for gpu in gpus}) == 1 and len({bool(gpu.slices) for gpu in gpus}) == 1
         slices = gpus[int(entry)].slices
         return (
@@ -145,7 +145,7 @@ def _named(gpus: Sequence[ListedGpu], entry: str) -> MigSlice | Literal["unclear
 
 
 def limits_of_slice(whole: Hardware, one: MigSlice) -> Hardware:
-    """Return a slice's limits: the whole GPU's, each times the slice's share, and the share said in its source."""
+    """Return a slice's limits: the whole GPU's, each times the slice's share, with the share in its source."""
     compute, compute_words = _compute_share(one)
     memory, memory_words = _memory_share(one, whole.memory_bytes)
     bandwidth = whole.bandwidth_bytes_per_s
@@ -189,7 +189,7 @@ def _memory_share(one: MigSlice, gpu_bytes: float | None) -> tuple[float | None,
     )
 
 
-# Ask the driver which MIG slice a CUDA device is, and how large; no torch.
+# Query the driver for the MIG slice of a CUDA device and its size; no torch.
 
 
 _PROBE_S = 10.0
@@ -199,17 +199,17 @@ _CORES = 128
 
 
 def listed_slices() -> list[MigSlice]:
-    """Return every slice of this machine that the driver lists."""
+    """Return every slice listed by the driver."""
     tool = find_program("nvidia-smi")
     listed = _ask(tool, "-L") if tool is not None else ""
     return [one for gpu in parse_list(listed) for one in gpu.slices]
 
 
 def detect_slice(index: int) -> MigSlice | Literal["unclear"] | None:
-    """Return the slice that ``cuda:<index>`` is, with all the driver tells of it; ``None``: a whole GPU."""
+    """Return the slice that ``cuda:<index>`` is, with all information of the driver; ``None``: a whole GPU."""
     tool = find_program("nvidia-smi")
     listed = _ask(tool, "-L") if tool is not None else ""
-    # Nearly every machine: one short question, and no slice in the answer.
+    # Nearly every machine: one short query, and no slice in the result.
     if tool is None or "MIG " not in listed:
         return None
     gpus = parse_list(listed)
@@ -233,7 +233,7 @@ def _from_nvml(one: MigSlice) -> MigSlice:
     try:
         library.nvmlInit()
     except library.NVMLError:
-        return one  # no driver library, or another version than the driver's: the other ways remain
+        return one  # no driver library, or a version mismatch: the other ways remain
     try:
         part = library.nvmlDeviceGetHandleByUUID(one.uuid)
         whole = library.nvmlDeviceGetHandleByUUID(one.gpu_uuid)
@@ -241,7 +241,7 @@ def _from_nvml(one: MigSlice) -> MigSlice:
         capability = tuple(library.nvmlDeviceGetCudaComputeCapability(whole))
         cores = int(library.nvmlDeviceGetNumGpuCores(whole))
     except gpu.refusals(library):
-        return one  # an old driver lacks a question
+        return one  # not supported by an old driver
     finally:
         library.nvmlShutdown()
     return replace(
@@ -259,5 +259,5 @@ def _ask(tool: str, *arguments: str) -> str:
     try:
         answer = run_probe([tool, *arguments], timeout_s=_PROBE_S)
     except ToolError:
-        return ""  # a driver tool that cannot be started tells nothing
+        return ""  # a driver tool that cannot be started gives no information
     return answer.stdout if answer.returncode == 0 else ""

@@ -1,7 +1,7 @@
-"""Measured ceilings of this machine: a few seconds once, then from a cache.
+"""Measured ceilings of this machine: measured once in a few seconds, then cached.
 
 The measurement runs in a process of its own (``worker``): it does not disturb this program's torch
-threads, and a processor that dies of an instruction set it only claims to have takes nothing else with it.
+threads, and a crash by an instruction set that the processor only claims to have affects nothing else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from llm_perf_opt.hardware.detect import DetectedCpu, detect_cpu, driver_version
 from llm_perf_opt.summary import Hardware, Peak
 from llm_perf_opt.summary.codec import decode_file
 
-# What a measurement of this machine's ceilings gave, and how two of them make a better one.
+# Result of a measurement of this machine's ceilings, and merging of two of them.
 
 
 SOURCE = "measured on this machine"
@@ -43,7 +43,7 @@ MOST_TRIES = 5
 
 @dataclass(slots=True)
 class ProbeResult:
-    """What was measured, and under which conditions."""
+    """Measured values and conditions."""
 
     device: str
     """``cpu`` or ``cuda:N``."""
@@ -85,20 +85,20 @@ class ProbeResult:
         return self.bandwidth_bytes_per_s is not None if item == BANDWIDTH else item in self.flops_per_s
 
     def judge_load(self, *, busy_otherwise: bool | None) -> None:
-        """Settle whether others disturbed the measurement; ``busy_otherwise`` counts where it cannot tell (a GPU)."""
+        """Decide whether the measurement was disturbed; ``busy_otherwise`` is used if it cannot tell (a GPU)."""
         ratio = self.other_load_ratio
         self.under_load = busy_otherwise if ratio is None else ratio > UNDER_LOAD_RATIO
         self.settled = not self.under_load or self.tries >= MOST_TRIES
 
     def peaks(self) -> dict[str, Peak]:
-        """Return the rates as peaks that say where they come from."""
+        """Return the rates as peaks with their source."""
         return {
             dtype: Peak(rate, self._source(dtype, "matrix product"))
             for dtype, rate in self.flops_per_s.items()
         }
 
     def bandwidth_source(self) -> str | None:
-        """Say how the bandwidth was measured."""
+        """Describe how the bandwidth was measured."""
         return None if self.bandwidth_bytes_per_s is None else self._source(BANDWIDTH, "streaming")
 
     def _source(self, item: str, otherwise: str) -> str:
@@ -106,7 +106,7 @@ class ProbeResult:
         return f"{SOURCE} ({self.conditions.get(item, otherwise)}{load})"
 
     def describe(self, hardware: Hardware) -> None:
-        """Put what was measured, when and how disturbed, into the limits of a run."""
+        """Add values, time and disturbance to the limits of a run."""
         hardware.measured_peak_flops_per_s = self.peaks()
         hardware.measured_bandwidth_bytes_per_s = self.bandwidth_bytes_per_s
         if not self.found:
@@ -119,7 +119,7 @@ class ProbeResult:
 
 
 def _best_of(kept: ProbeResult, new: ProbeResult) -> ProbeResult:
-    """Join two measurements of the same machine: a ceiling is the best it was ever seen to do."""
+    """Join two measurements of the same machine: a ceiling is the best value ever measured."""
     flops, conditions = dict(kept.flops_per_s), {**new.conditions, **kept.conditions}
     rose = False
     for dtype, rate in new.flops_per_s.items():
@@ -150,7 +150,7 @@ def _best_of(kept: ProbeResult, new: ProbeResult) -> ProbeResult:
     )
 
 
-# Measurements kept from run to run: the best of each machine, with when it was made and how disturbed.
+# Measurements kept from run to run: the best of each machine, with time and disturbance.
 
 
 _PROBE_VERSION = 5
@@ -159,7 +159,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def cache_directory() -> Path:
-    """Return where measurements are kept (``XDG_CACHE_HOME`` is honoured)."""
+    """Return the cache directory (``XDG_CACHE_HOME`` is honoured)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llm-perf-opt" / "probe"
 
 
@@ -171,9 +171,9 @@ def cache_key(
     dtypes: Sequence[str],
     conditions: Sequence[str] = (),
 ) -> str:
-    """Return a name that changes with everything a measurement depends on; ``conditions``: driver, power limits."""
+    """Return a key of everything a measurement depends on; ``conditions``: driver, power limits."""
     facts = [_PROBE_VERSION, device, name, cpu.name, cpu.cores, torch_version(), threads, list(dtypes)]
-    # torch takes its threads from these where a run does not say; a launcher of several ranks sets them.
+    # torch takes its threads from these by default; a launcher of several ranks sets them.
     facts += [
         [name, os.environ[name]] for name in _THREAD_VARIABLES if threads is None and name in os.environ
     ]
@@ -182,7 +182,7 @@ def cache_key(
 
 
 def device_conditions() -> list[str]:
-    """Return what a GPU's rates depend on apart from the GPU: versions of drivers and the power limits in force."""
+    """Return what a GPU's rates depend on besides the GPU: driver versions and power limits."""
     versions = [f"{name} {number}" for name, number in sorted(driver_versions().items())]
     return [*versions, *read_device_loads().power_limits()]
 
@@ -196,7 +196,7 @@ def torch_version() -> str | None:
 
 
 def read_kept(path: Path) -> ProbeResult | None:
-    """Return a kept measurement; one that is damaged, or that somebody else can write, is measured again."""
+    """Return a cached measurement; a damaged or foreign-writable one is ignored."""
     if not is_own_file(path):
         return None
     try:
@@ -206,16 +206,16 @@ def read_kept(path: Path) -> ProbeResult | None:
 
 
 def keep(path: Path, result: ProbeResult) -> None:
-    """Write a measurement down for the next run."""
+    """Store a measurement for the next run."""
     try:
         atomic_write_json(path, asdict(result))
     except (ToolError, OSError) as error:
-        # A cache that cannot be written costs seconds next time, not the result.
+        # An unwritable cache costs seconds next time, not the result.
         result.notes.append(f"the measurement could not be kept: {error}")
 
 
 def distrust_measurements(folder: Path | None = None) -> None:
-    """Have kept measurements made again: a run that beat its ceiling proves them too low. The best still counts."""
+    """Invalidate cached measurements: a run that beat its ceiling proves them too low. The best value is kept."""
     for path in (folder if folder is not None else cache_directory()).glob("*.json"):
         kept = read_kept(path)
         if kept is None:
@@ -239,9 +239,9 @@ def probe(
     cache_dir: Path | None = None,
     refresh: bool = False,
 ) -> ProbeResult:
-    """Return this machine's ceilings: the best it was seen to do, with the same threads, in this run or before.
+    """Return this machine's ceilings: the best measured values, with the same threads, in this run or before.
 
-    A kept measurement is used as it is once a quiet one is among those that went in. One made while other work ran is
+    A cached measurement is used unchanged once it includes an undisturbed one. One made while other work ran is
     made again, and of each rate the better is kept; after some tries only when the processor is idle.
     """
     cpu = detect_cpu()
@@ -251,7 +251,7 @@ def probe(
     conditions = device_conditions() if device != "cpu" else []
     path = folder / f"{cache_key(device, label, cpu, threads, wanted, conditions)}.json"
     kept = None if refresh else read_kept(path)
-    # Asked before: afterwards the measurement's own work is in it.
+    # Checked before: afterwards it includes the measurement's own work.
     busy = machine_is_busy(cpu.cores)
     if kept is not None and kept.settled and not (kept.under_load and device == "cpu" and machine_is_idle()):
         kept.cached = True
@@ -306,7 +306,7 @@ def _measure(device: str, name: str, threads: int | None, wanted: tuple[str, ...
 
 
 def _run_worker(result: ProbeResult, items: Sequence[str], threads: int | None, isa: str | None) -> bool:
-    """Run one child, add what it printed to ``result``; say whether an illegal instruction ended it."""
+    """Run one child, add its output to ``result``; return whether an illegal instruction ended it."""
     from llm_perf_opt.process.launch import run_probe
 
     argv = [
@@ -358,7 +358,7 @@ def _apply_measurement(result: ProbeResult, row: dict[str, Any], isa: str | None
 
 
 def _threads(result: ProbeResult) -> str:
-    """How it was timed: by host threads on a processor, by the device's own events elsewhere."""
+    """Describe the timing: host threads on a CPU, device events elsewhere."""
     if result.device != "cpu":
         return ", device events"
     return f", {result.threads} thread{'' if result.threads == 1 else 's'}"

@@ -43,14 +43,14 @@ Timer = Callable[[Callable[[], object]], float]
 
 
 def host_timer(call: Callable[[], object]) -> float:
-    """Time a call by this process's clock."""
+    """Time a call with the host clock."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
 
 
 def device_timer(accelerator: Accelerator) -> Timer:
-    """Return a timer by events of the device: what the host does meanwhile, launching included, is not in it."""
+    """Return a timer with device events, which excludes host work including launches."""
 
     def timer(call: Callable[[], object]) -> float:
         begin = accelerator.record(timed=True)
@@ -69,7 +69,7 @@ def best_time(
     least_s: float = _LEAST_S,
     most_s: float = _MOST_S,
 ) -> float:
-    """Return the shortest time of ``call``: a ceiling is what the machine can do when nothing disturbs it.
+    """Return the shortest time of ``call``: a ceiling is the undisturbed time.
 
     Ends after ``least_s`` once the shortest time was nearly reached several times, at the latest after ``most_s``.
     """
@@ -129,7 +129,7 @@ def _stream_bytes_per_s(torch: Any, device: str, timer: Timer) -> tuple[float, s
         "sum": (lambda: next(turns)[0].sum(), size),
         "matrix-vector product": (lambda: torch.mv(next(turns)[0], vector), size),
     }
-    target.fill_(0.0)  # the first touch of memory is the system's work
+    target.fill_(0.0)  # exclude the first touch of memory, which is work of the system
     rates = {name: moved / best_time(call, timer) for name, (call, moved) in calls.items()}
     fastest = max(rates, key=lambda name: rates[name])
     return rates[fastest], fastest
@@ -159,7 +159,7 @@ def stream_bytes(device: str, caches: Path = Path("/sys/devices/system/cpu/cpu0/
 
 
 def _device_load(device: str, loads: DeviceLoads) -> Iterator[dict[str, object]]:
-    """Tell what other programs did on the device before this one touched it, where the driver tells."""
+    """Return the load by other programs before this one uses the device, if the driver reports it."""
     load = loads.of(device_properties(device))
     if load is not None and load.busy_ratio is not None:
         yield {"kind": "load", "other_load_ratio": load.busy_ratio}
@@ -168,8 +168,8 @@ def _device_load(device: str, loads: DeviceLoads) -> Iterator[dict[str, object]]
 
 
 def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, object]]:
-    """Yield one result at a time; the types asked for last come last."""
-    # Before torch is there: its own context and work would be in it.
+    """Yield one result at a time; in the order of the requested types."""
+    # Before torch is imported: its own context and work would be included.
     loads = read_device_loads() if device != "cpu" else None
     import torch
 
@@ -211,7 +211,7 @@ def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, 
 
 
 def main(argv: list[str]) -> int:
-    """Print results as they come."""
+    """Print results as they arrive."""
     device, threads, *dtypes = argv
     for result in measure(device, int(threads), dtypes):
         print(json.dumps(result), flush=True)

@@ -1,4 +1,4 @@
-"""Which limits a run is measured against: chosen by the user, found in the catalogue, or measured here."""
+"""The hardware limits of a run: chosen by the user, from the catalogue, or measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNCLEAR_SLICE = (
 
 
 def unknown_hardware(name: str | None, reason: str) -> Hardware:
-    """Return a device without limits and why; utilisation is then left out, never guessed."""
+    """Return a device without limits and the reason; utilisation is then omitted."""
     return Hardware(
         name=name,
         kind="unknown",
@@ -59,7 +59,7 @@ def resolve_hardware(
     ``dtype`` is the run's; on a CPU the half-precision rates, slow to measure, are left out for a float32 run.
 
     ``chosen`` (``hardware.device``) wins over what is detected. A CPU is measured, unless ``allow_probe`` is
-    off; on a GPU the data sheet is the limit and the measurement stands next to it. A slice of a GPU (MIG) has its share of
+    off; on a GPU the data sheet is the limit and the measurement is shown next to it. A slice of a GPU (MIG) has its share of
     the sheet; a GPU without a sheet has what was measured.
     """
     catalogue = load_catalogue(Path(catalogue_file) if catalogue_file else None)
@@ -111,7 +111,7 @@ def _chosen_hardware(catalogue: Catalogue, chosen: str) -> Hardware:
 
 
 def _limit_to_measured(hardware: Hardware, measured: ProbeResult) -> None:
-    """Make what was measured the limits of a device that has no data sheet here; the reason stays, for what is missing."""
+    """Use measurements as limits of a device without a data sheet; the reason is kept for missing values."""
     if measured.notes:
         hardware.reason = "; ".join([hardware.reason or "", *measured.notes]).removeprefix("; ")
     if measured.found:
@@ -159,7 +159,7 @@ def _resolve_cpu(
 def _add_measured(
     hardware: Hardware, run_device: str, name: str, cache_dir: Path | None, threads: int | None = None
 ) -> ProbeResult:
-    """Put what this machine reached next to the data sheet; the sheet stays the denominator."""
+    """Add measured rates next to the data sheet, which stays the denominator."""
     from llm_perf_opt.hardware.probe import probe
 
     measured = probe(run_device, name=name, threads=threads, cache_dir=cache_dir)

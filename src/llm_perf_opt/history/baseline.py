@@ -1,4 +1,4 @@
-"""``compare --baseline``: the side to compare with, from the index of the runs around the other."""
+"""``compare --baseline``: the side to compare with, from the index of neighbouring runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FACTS = ("model", "architecture", "weights", "dtype", "batch_size", "cache", "c
 
 
 def find_baseline(run: Path, options: argparse.Namespace) -> tuple[Path, str]:
-    """Return the directory of the baseline of ``run`` and a note that says which it is and why."""
+    """Return the directory of the baseline of ``run`` and a note with its name and the reason."""
     ours = row_of(run)
     directory = (options.index or _index_around(run)).expanduser().absolute()
     with reading_index(directory) as (folder, info, _):
@@ -42,7 +42,7 @@ def find_baseline(run: Path, options: argparse.Namespace) -> tuple[Path, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """The runs of an index without the one that is compared, read as they are asked for."""
+    """The runs of an index without the one that is compared, read on demand."""
 
     folder: Path
     root: Path
@@ -70,7 +70,7 @@ def _home(run: Path) -> Path:
 
 
 def _key(run: Path, root: Path) -> str | None:
-    """Return the name of a run in the index of ``root``, by whatever path either was given."""
+    """Return the name of a run in the index of ``root``, independent of the path spelling."""
     home, root = _home(run).resolve(), root.resolve()
     return home.relative_to(root).as_posix() if home.is_relative_to(root) else None
 
@@ -115,7 +115,7 @@ def _same_settings(
 
 
 def _is_usable(row: RunRow) -> bool:
-    # A run that shared its device is better than none: `compare` says so, and leaves one-sided gates undecided.
+    # A run that shared its device is better than none: `compare` reports it and leaves one-sided gates undecided.
     return reason_unusable(replace(row, shared=None)) is None
 
 
@@ -151,7 +151,7 @@ def _distance(row: RunRow, ours: RunRow) -> tuple[int, float]:
 
 
 def differences(a: RunRow, b: RunRow) -> list[str]:
-    """Say what differs between the configurations and machines of two runs."""
+    """Describe what differs between the configurations and machines of two runs."""
     said = [f"machine: {a.machine} → {b.machine}"] if a.machine != b.machine else []
     one, two = settings_of(a), settings_of(b)
     one |= {name: getattr(a, name) for name in _FACTS}

@@ -2,9 +2,9 @@
 
 Of all places where a series could be cut, the one whose sides differ most (difference of means of log values, over its
 standard error) is taken, and the same is done to random orders of the same values. A change is shown when at most
-``alpha`` of the orders are cut as clearly. Then both parts are looked at in the same way. Where neighbours are alike (the
+``alpha`` of the orders are cut as clearly. Then both parts are tested in the same way. Where neighbours are correlated (the
 machine warms up, others come and go) what a value takes over from the one before is kept in the random orders, so that a
-slow drift is not taken for a step; how alike they are is taken from the upper end of what so few values allow. Where a
+slow drift is not taken for a step; the correlation is taken from the upper end of its confidence range. Where a
 straight line describes a stretch better than steps do, it is a drift and not cut at all. The test uses how much runs differ
 from run to run, which a run's own repeats do not show. Values far from their neighbours are pulled in, in the random orders
 too, so that one disturbed run neither makes a change nor hides one.
@@ -62,7 +62,7 @@ _DRIFT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LevelChange:
-    """A change of level before the value at ``place``; ratios are after ÷ before."""
+    """A step change before the value at ``place``; ratios are after ÷ before."""
 
     place: int
     earliest: int
@@ -77,7 +77,7 @@ class LevelChange:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What was found in a series."""
+    """The result for a series."""
 
     changes: list[LevelChange]
     drift_ratio: float | None = None
@@ -87,7 +87,7 @@ class Levels:
 
 
 def find_levels(values: Sequence[float], *, seed: int = SEED, alpha: float = ALPHA) -> Levels:
-    """Return the changes of level of positive values in their order, or the drift that is there instead.
+    """Return the step changes of a series of positive values, or its drift.
 
     There are none for fewer than ``LEAST_RUNS``.
     """
@@ -104,7 +104,7 @@ def find_levels(values: Sequence[float], *, seed: int = SEED, alpha: float = ALP
 
 
 def _pulled_in(rows: Array) -> Array:
-    """Pull values in that are far from their neighbours: one or two disturbed runs, never three that are alike."""
+    """Clip values far from their neighbours: one or two outliers, never three similar ones."""
     padded = np.pad(rows, ((0, 0), (_NEIGHBOURS, _NEIGHBOURS)), mode="reflect")
     local = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOURS + 1, axis=1), axis=2)
     reach = _FAR * np.median(np.abs(rows - local), axis=1, keepdims=True)
@@ -144,7 +144,7 @@ def _scores(rows: Array) -> Array:
 
 
 def _log_likelihood(logs: Array, cut: int) -> float:
-    """Return how alike neighbours are around the levels on both sides of a cut; the bias of few values is taken out."""
+    """Return the log likelihood of neighbour correlations around the levels on both sides of a cut, corrected for small-sample bias."""
     rest = np.concatenate([part - part.mean() for part in (logs[:cut], logs[cut:])])
     power = float((rest**2).sum())
     if power <= 0:
@@ -182,9 +182,9 @@ def _rest_of_line(logs: Array) -> float:
 
 
 def _rests_of_steps(logs: Array) -> list[tuple[float, int]]:
-    """Return what the best one and the best two steps leave unexplained, and how many numbers describe them.
+    """Return the residuals of the best one and two steps, and their number of parameters.
 
-    The place of a step is chosen among many, so that of two steps each counts for two more.
+    The place of a step is chosen among many, so each of two steps counts as two more parameters.
     """
     n = len(logs)
     centred = logs - logs.mean()
@@ -203,7 +203,7 @@ def _rests_of_steps(logs: Array) -> list[tuple[float, int]]:
 
 
 def _drift(logs: Array) -> float | None:
-    """Return the rise of a straight line over the whole series (of logarithms), where it is a drift worth saying."""
+    """Return the rise of a straight line over the whole series (of logarithms), if it is a relevant drift."""
     n = len(logs)
     calm = _pulled_in(logs[None, :])[0]
     places = np.arange(n) - (n - 1) / 2
@@ -218,9 +218,9 @@ def _drift(logs: Array) -> float | None:
 def _permutation_p(
     logs: Array, observed: float, likeness: float, generator: np.random.Generator, alpha: float
 ) -> float:
-    """Return how often random orders are cut as clearly; what a value takes over from the one before stays in order.
+    """Return how often random orders are cut as clearly; the dependence on the previous value is kept in order.
 
-    As soon as more than ``alpha`` of all orders are, the rest is not looked at, and 1 is returned.
+    Stops early and returns 1 once more than ``alpha`` of all orders are.
     """
     centred = logs - logs.mean()
     fresh = centred.copy()
@@ -273,7 +273,7 @@ def _likely_places(logs: Array) -> tuple[int, int]:
     """Return the first and last cut whose fit is not significantly worse than the best."""
     n = len(logs)
     scores = _scores(_pulled_in(logs[None, :]))[0]
-    left = 1 / (1 + scores)  # share of the variance that a cut leaves
+    left = 1 / (1 + scores)  # share of the variance that remains after a cut
     near = np.flatnonzero(n * np.log(left / left.min()) <= _LIKELY)
     return int(near[0]) + LEAST_SIDE, int(near[-1]) + LEAST_SIDE
 
@@ -305,7 +305,7 @@ def _wandering_misfit(logs: Array, share: float) -> float:
 
 
 def _abrupt(logs: Array, cuts: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Keep cuts where the level jumps by far more than it does between other neighbours: a wandering level has none."""
+    """Keep cuts where the level jumps by much more than between other neighbours: a random walk has none."""
     calm = _pulled_in(logs[None, :])[0]
     sums = np.concatenate([[0.0], np.cumsum(calm)])
     places = np.arange(LEAST_SIDE, len(calm) - LEAST_SIDE + 1)

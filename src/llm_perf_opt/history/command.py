@@ -1,4 +1,4 @@
-"""``llm-perf-opt history``: how the runs of each configuration and machine went over time."""
+"""``llm-perf-opt history``: trends of runs by configuration and machine."""
 
 from __future__ import annotations
 

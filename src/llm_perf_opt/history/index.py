@@ -1,4 +1,4 @@
-"""Make or renew the index of the runs below a directory: what did not change is not read again."""
+"""Build or update the index of the runs below a directory; unchanged files are not read again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from llm_perf_opt.remedies.data import FILE_NAME as IMPROVE
 from llm_perf_opt.remedies.data import SPEC, load_improvement
 from llm_perf_opt.summary.file import load_summary
 
-# Find the ``summary.json`` and ``improve.json`` files below a directory; nothing of a file is kept but name, size and time.
+# Find the ``summary.json`` and ``improve.json`` files below a directory; only name, size and time of a file are kept.
 
 
 _NAMED = (layout.SUMMARY, layout.MANIFEST, layout.CONFIG, layout.RANKS, IMPROVE, SPEC)
@@ -34,7 +34,7 @@ _NAMED = (layout.SUMMARY, layout.MANIFEST, layout.CONFIG, layout.RANKS, IMPROVE,
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A ``summary.json`` or ``improve.json`` as the file system tells of it."""
+    """A ``summary.json`` or ``improve.json`` as listed by the file system."""
 
     run: str
     """Its folder, relative to the directory."""
@@ -48,7 +48,7 @@ class FoundFile:
 
 @dataclass(slots=True)
 class Found:
-    """What lies below a directory besides summaries, which are too many to be kept."""
+    """Files below a directory other than summaries, which are too many to be kept."""
 
     searches: list[FoundFile] = field(default_factory=list)
     """Of ``improve``."""
@@ -58,7 +58,7 @@ class Found:
 def walk(directory: Path, start: str, found: Found, *, refused: bool = False) -> Iterator[FoundFile]:
     """Yield the summaries in and below a folder of ``directory``, and put the rest into ``found``.
 
-    Below a run nothing is looked for: its parts are no runs. ``refused``: the summary of ``start`` is not ours, so what lies
+    Folders below a run are skipped: its parts are not runs. ``refused``: the summary of ``start`` is not ours, so what lies
     below it may be.
     """
     waiting = [start]
@@ -79,7 +79,7 @@ def walk(directory: Path, start: str, found: Found, *, refused: bool = False) ->
             if (search := _file(entries, IMPROVE, name)) is not None:
                 found.searches.append(search)
             if SPEC in entries and name != start:
-                continue  # an experiment of improve: its sides are passes in turn, no runs of their own
+                continue  # an experiment of improve: its sides are not separate runs
         except OSError as error:
             found.left_out.append(LeftOut(name, f"cannot be read: {error.strerror}"))
             continue
@@ -93,7 +93,7 @@ def walk(directory: Path, start: str, found: Found, *, refused: bool = False) ->
 
 
 def _look(folder: Path) -> tuple[dict[str, os.DirEntry[str]], list[str]]:
-    """Return the files that say what a folder is, and the folders in it."""
+    """Return the files that identify a folder, and the folders in it."""
     entries: dict[str, os.DirEntry[str]] = {}
     folders: list[str] = []
     with os.scandir(folder) as there:
@@ -129,7 +129,7 @@ _WALK_BATCH = 5_000
 
 @dataclass(slots=True)
 class Renewal:
-    """What renewing an index did."""
+    """The result of an index update."""
 
     info: IndexInfo
     read: int = 0
@@ -180,17 +180,17 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _known(folder: Path, directory: Path) -> tuple[pl.DataFrame, IndexInfo]:
-    """Return which files are indexed already; in part, or by another release, it counts as nothing."""
+    """Return which files are indexed already; an incomplete index or one of another release is ignored."""
     nothing = pl.DataFrame(schema=store.FILE_COLUMNS), IndexInfo(str(directory))
     if not all((folder / name).is_file() for name in (store.RUNS, store.METRICS)):
         return nothing
     known = store.read_known(folder)
-    store.scan_metrics(folder)  # refuses another tool's file
+    store.scan_metrics(folder)  # raises for another tool's file
     try:
         info = store.read_info(folder)
-    except InputError:  # not written yet, or damaged: what it says is found again
+    except InputError:  # not written yet, or damaged: rebuild it
         return nothing
-    # In the tree itself rows are relative to where they lie, whatever path leads there.
+    # Inside the tree, rows are relative to the index, independent of the path spelling.
     if folder != directory and not _is_same(Path(info.directory), directory):
         raise InputError(
             f"{folder} holds the index of {info.directory}, not of {directory}",
@@ -230,7 +230,7 @@ class _Reading:
         looked: set[str] = set()
         while (
             folders := self._not_ours() - looked
-        ):  # another tool's summary says nothing of what lies below it
+        ):  # another tool's summary does not affect the folders below it
             more = (
                 file
                 for name in sorted(folders)
@@ -300,7 +300,7 @@ def _left_out(path: str, reason: str, item: FoundFile, error: InputError) -> Lef
 def _renew_findings(
     folder: Path, directory: Path, below: Found, refused: dict[str, LeftOut]
 ) -> list[FindingRow]:
-    """Bring ``findings.parquet`` up to date; return its rows. Searches are few and small: they are read one by one."""
+    """Bring ``findings.parquet`` up to date; return its rows. Searches are few and small, so they are read one by one."""
     known: dict[str, list[FindingRow]] = {}
     before = store.read_findings(folder)
     for row in before:
@@ -329,7 +329,7 @@ def _renew_findings(
 def read_run(
     path: Path, item: FoundFile, shown: str, problems: list[str] | None = None
 ) -> tuple[RunRow, list[MetricRow]]:
-    """Return the rows of one run; raises :class:`InputError` for what is no summary of ours.
+    """Return the rows of one run; raises :class:`InputError` for anything that is not a summary of ours.
 
     ``problems`` gets what is wrong with its ``config.yaml``.
     """
@@ -359,7 +359,7 @@ def row_of(run_dir: Path) -> RunRow:
 def reading_index(
     directory: Path, out: Path | None = None, *, renew: bool = True
 ) -> Iterator[tuple[Path, IndexInfo, list[str]]]:
-    """Like :func:`open_index` for a command that was not asked to write.
+    """Like :func:`open_index` for a command that must not write.
 
     An index that exists is renewed in place; without one, the index is built in a temporary directory and removed
     at the end of the block, so that nothing is written below ``directory``.
@@ -375,7 +375,7 @@ def reading_index(
 def open_index(
     directory: Path, out: Path | None = None, *, renew: bool = True
 ) -> tuple[Path, IndexInfo, list[str]]:
-    """Return the folder of an index, what it holds and what to note; renewed where it can be written."""
+    """Return the folder of an index, its contents and notes; updated if it is writable."""
     folder = (out or directory).expanduser().absolute()
     if renew:
         try:
@@ -390,6 +390,6 @@ def open_index(
 
 
 def _info_of(folder: Path, out: Path | None) -> IndexInfo:
-    """Return what an index says of itself; one that lies in its tree is of where it lies, whatever path it was made by."""
+    """Return the metadata of an index; an index inside its tree belongs to its own location, independent of the original path."""
     info = store.read_info(folder)
     return info if out is not None else replace(info, directory=str(folder))

@@ -35,7 +35,7 @@ _FORMATS: dict[str, Callable[[float | None], str]] = {
 
 
 def formatter(unit: str) -> Callable[[float | None], str]:
-    """Return how values of a unit are written."""
+    """Return the formatter of a unit."""
     return _FORMATS.get(unit, lambda value: units.number(value, unit))
 
 
@@ -54,7 +54,7 @@ def _trend_name(trend: Trend) -> str:
 
 
 def _describe_change(trend: Trend, change: Change) -> str:
-    """Say how much a level changed, where, and how sure that is."""
+    """Describe size, place and confidence of a step change."""
     first = trend.points[change.place]
     span = f"{format_signed_percent(change.low_ratio)} to {format_signed_percent(change.high_ratio)}"
     where = f"from run {first.run} ({first.started})"
@@ -66,7 +66,7 @@ def _describe_change(trend: Trend, change: Change) -> str:
 
 
 def _describe_drift(trend: Trend) -> str | None:
-    """Say that a trend drifts or wanders; ``None``: it does neither."""
+    """Describe a drift or random walk of a trend; ``None``: neither."""
     if trend.drift_ratio is None:
         if trend.wanders:
             return "the level wanders from run to run, so that only changes that come at once are shown"
@@ -75,7 +75,7 @@ def _describe_drift(trend: Trend) -> str | None:
 
 
 def _describe_coincident_change(change: Change) -> str:
-    """Say what came with a change."""
+    """Describe what changed at the same time."""
     if not change.came_with:
         return "nothing that is recorded (commit and versions are the same)"
     said = [f"{c.what} {_short(c.before)} → {_short(c.after)}" for c in change.came_with[:_MOST_CAME]]
@@ -91,7 +91,7 @@ def _short(value: str | None) -> str:
 
 
 def _describe_track_record(record: FindingRecord) -> str:
-    """Say how the advice of a rule did on a machine."""
+    """Describe the track record of a rule on a machine."""
     words = describe_record(record.helped, record.trials, where="here") or "no trial could tell"
     more = f"; {record.not_shown} could not tell" if record.not_shown and record.trials else ""
     return f"{words}{more}"
@@ -110,14 +110,14 @@ def skipped_lines(left_out: Sequence[LeftOut]) -> list[str]:
 
 
 def describe_empty(history: History) -> str:
-    """Say why there is no trend at all."""
+    """Explain why there are no trends."""
     if history.left_out:
         return "no run with such a metric is left: what was left out, and why, is below"
     return "no run has such a metric"
 
 
 def describe_method(method: HistoryMethod) -> str:
-    """Say how changes were found and how often that errs."""
+    """Describe how changes were found, and the error rate."""
     tested = "1 trend was tested" if method.tested == 1 else f"{method.tested} trends were tested"
     return (
         f"Changes: {method.name}, {method.permutations} permutations, alpha {method.alpha:g}; at least {method.least_runs} "
@@ -135,7 +135,7 @@ _COLOURS = {"worse": 2, "better": 3, "changed": 1}
 
 
 def _trend_chart(trend: Trend) -> str:
-    """Draw the runs in their order; runs, not days, are evenly spaced, because the test knows only their order."""
+    """Draw the runs in their order; runs, not days, are evenly spaced, because the test uses only their order."""
     show = formatter(trend.unit)
     title = f"{_trend_name(trend)}, {len(trend.points)} runs"
     width = svg.chart_width()
@@ -194,7 +194,7 @@ def _trend_chart(trend: Trend) -> str:
 
 
 def _close_scale(values: Sequence[float], plot: Plot) -> Scale:
-    """Return a scale around the values: a change of some percent is what the chart is for."""
+    """Return a scale around the values, so that a change of a few percent is visible."""
     low, high = min(values), max(values)
     room = max((high - low) * 0.15, abs(high) * 0.01) or 1.0
     return Scale(max(0.0, low - room) if low >= 0 else low - room, high + room, plot.bottom, plot.top)

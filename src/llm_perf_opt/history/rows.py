@@ -56,7 +56,7 @@ def _unit_of(name: str) -> str:
 
 
 def _summary_settings(summary: Summary) -> dict[str, Any]:
-    """Return what a summary itself says of its configuration, for runs without a ``config.yaml``."""
+    """Return the configuration recorded in a summary, for runs without a ``config.yaml``."""
     found: dict[str, Any] = {"workload.program": summary.workload.program}
     for word in overrides_of(Side("", [], [summary])):
         key, _, value = word.partition("=")
@@ -65,7 +65,7 @@ def _summary_settings(summary: Summary) -> dict[str, Any]:
 
 
 def _settings_hash(settings: Mapping[str, Any], summary: Summary) -> str:
-    """Return what two runs share that measured the same: settings, and what they came to on the device."""
+    """Return a hash that is equal for runs that measured the same: settings, and their resolved values on the device."""
     workload = summary.workload
     device = (workload.device or "").partition(":")[0]
     parts = [
@@ -84,7 +84,7 @@ def _settings_hash(settings: Mapping[str, Any], summary: Summary) -> str:
 
 
 def _machine_of(summary: Summary) -> str:
-    """Name a machine by what its speed depends on; host names are not recorded."""
+    """Name a machine by its performance-relevant properties; host names are not recorded."""
     cpu = summary.environment.get("cpu")
     cpu = cpu if isinstance(cpu, dict) else {}
     processor = f"{cpu['name']} ({cpu.get('cores')} cores)" if cpu.get("name") else None
@@ -94,7 +94,7 @@ def _machine_of(summary: Summary) -> str:
 
 
 def seconds_since_1970(text: str) -> float | None:
-    """Read a time; one without a zone is taken as UTC, and ``None`` returned for what is none."""
+    """Read a time; without a zone it is UTC; ``None`` if invalid."""
     try:
         time = datetime.fromisoformat(text)
         return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
@@ -228,7 +228,7 @@ def _telemetry(summary: Summary, run: str) -> Iterator[MetricRow]:
             yield MetricRow(run, f"energy_{name}", None, "value", value, "J")
 
 
-# Which settings of a run say what was measured, from its ``config.yaml``: not where it wrote, nor how long it took.
+# Settings of a run that determine what was measured, from its ``config.yaml``: not output paths or durations.
 
 
 _MEASURED_SECTIONS = ("model", "infer", "dataset", "run")
@@ -255,9 +255,9 @@ _MOST_CONFIG_BYTES = 8 << 20
 
 
 def settings_of_run(folder: Path, summary: Summary, problems: list[str] | None = None) -> dict[str, Any]:
-    """Return the settings that are not the default; without a readable ``config.yaml``, what the summary says.
+    """Return the settings that are not the default; without a readable ``config.yaml``, those in the summary.
 
-    ``problems`` gets the reason why a ``config.yaml`` that is there cannot be read.
+    ``problems`` gets the reason why an existing ``config.yaml`` cannot be read.
     """
     path = folder / layout.CONFIG
     found: Mapping[str, Any] | str | None = None
@@ -280,13 +280,13 @@ def settings_of_run(folder: Path, summary: Summary, problems: list[str] | None =
 
 
 def _without_place(text: bytes) -> bytes:
-    """Leave out where the run lies, so that runs of one configuration have one text, which is parsed once."""
+    """Remove the run directory, so that runs of one configuration have the same text, which is parsed once."""
     return b"\n".join(line for line in text.splitlines() if not line.startswith(b"  runs_dir:"))
 
 
 @functools.lru_cache(maxsize=512)
 def _from_yaml(text: bytes) -> Mapping[str, Any] | str:
-    """Return the settings of a ``config.yaml``, or why it is none."""
+    """Return the settings of a ``config.yaml``, or why it is invalid."""
     try:
         document = parse_yaml(text)
     except ValueError as error:
@@ -358,7 +358,7 @@ def finding_rows(result: Improvement, search: str, *, size: int, mtime_ns: int) 
 def track_records(rows: Iterable[FindingRow]) -> list[FindingRecord]:
     """Sum up the searches of each rule on each machine, those tried most often first.
 
-    A search by a metric that does not contain the phase of a finding says nothing of it.
+    A search by a metric that does not contain the phase of a finding is ignored.
     """
     grouped: dict[tuple[str, str | None, str | None], list[FindingRow]] = defaultdict(list)
     for row in rows:
@@ -393,7 +393,7 @@ def indexed_records(run: Path) -> dict[str, Record]:
 
     try:
         root, rows = Path(store.read_info(home).directory), store.read_findings(home)
-    except LlmPerfError as error:  # the record is an extra: a damaged index costs it, not the report
+    except LlmPerfError as error:  # the record is optional: a damaged index must not break the report
         LOGGER.warning("the track record of the index was left out: %s", error.message)
         return {}
     found: dict[str, Record] = {}

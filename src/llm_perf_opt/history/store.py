@@ -1,6 +1,6 @@
 """The files of an index: ``runs.parquet``, ``metrics.parquet``, ``findings.parquet`` and ``index.json``.
 
-What they were made from, ``summary.json`` and ``improve.json``, stays the truth.
+The source files ``summary.json`` and ``improve.json`` remain authoritative.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _REPEATED = ("machine", "hardware", "model", "config_hash", "settings", "commit"
 
 
 def frame(rows: Sequence[Any], columns: dict[str, pl.DataType]) -> pl.DataFrame:
-    """Return rows as a table; what UTF-8 cannot hold (a part of a file name that is no text) is written as an escape."""
+    """Return rows as a table; bytes that are not valid UTF-8 (in file names) are escaped."""
     return pl.DataFrame(
         {name: [_plain(getattr(row, name)) for row in rows] for name in columns},
         schema=columns,
@@ -69,7 +69,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn Polars's own errors about a file into ours; it has no number for a full disk, only a text."""
+    """Convert Polars errors about a file to ours; a full disk has no error number, only a message."""
     with explain_os_errors(path):
         try:
             yield
@@ -108,12 +108,12 @@ class Parts:
 
 
 def check_runs(folder: Path) -> None:
-    """Raise an error that says what to do where a folder has no index that can be read."""
+    """Raise an error with advice if a folder has no readable index."""
     _check(folder / RUNS, RUN_COLUMNS)
 
 
 def iter_runs(folder: Path, where: pl.Expr | None = None) -> Iterator[RunRow]:
-    """Yield the runs of an index for which ``where`` holds; rows are read in batches, and no more of them held."""
+    """Yield the runs of an index for which ``where`` holds; rows are read in batches to bound memory."""
     path = folder / RUNS
     check_runs(folder)
     texts: dict[str, str] = {}
@@ -140,7 +140,7 @@ def read_known(folder: Path) -> pl.DataFrame:
 
 
 def read_findings(folder: Path) -> list[FindingRow]:
-    """Return every graded finding of an index; none for an index of before there were any."""
+    """Return every graded finding of an index; empty for an index of an older release."""
     path = folder / FINDINGS
     if not path.is_file():
         return []
@@ -149,14 +149,14 @@ def read_findings(folder: Path) -> list[FindingRow]:
 
 
 def scan_metrics(folder: Path) -> pl.LazyFrame:
-    """Return the metrics of an index, unread."""
+    """Return the metrics of an index, lazily."""
     path = folder / METRICS
     _check(path, METRIC_COLUMNS)
     return pl.scan_parquet(path).select(list(METRIC_COLUMNS))
 
 
 def read_info(folder: Path) -> IndexInfo:
-    """Return what an index says of itself."""
+    """Return the metadata of an index."""
     return decode_file(folder / INFO, IndexInfo, hint=_HINT)
 
 
@@ -193,9 +193,9 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 
 
 def set_aside_unusable(folder: Path) -> list[str]:
-    """Rename files of an index that cannot be read, or are of another release, so that it is made anew; say which.
+    """Rename files of an index that cannot be read, or are of another release, so that it is rebuilt; return which.
 
-    Nothing is overwritten. Where no ``index.json`` of ours lies next to it, a file with other columns is somebody else's.
+    Nothing is overwritten. Where no ``index.json`` of ours lies next to it, a file with other columns belongs to another tool.
     """
     notes = []
     for name, columns in TABLES.items():
@@ -236,7 +236,7 @@ def _set_aside(path: Path, why: str) -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold an index while it is written; others wait, and say that they do."""
+    """Hold an index while it is written; others wait and log it."""
     path = folder / LOCK
     with explain_os_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -266,14 +266,14 @@ def write_findings(folder: Path, rows: Sequence[FindingRow]) -> None:
 
 
 def write_info(folder: Path, info: IndexInfo) -> None:
-    """Write what an index says of itself."""
+    """Write the metadata of an index."""
     save_json(folder / INFO, info)
 
 
 def write_index(folder: Path, parts: Parts, kept: pl.DataFrame, info: IndexInfo) -> None:
     """Write all files, each whole or not at all: metrics first, so that every run in ``runs.parquet`` has its own.
 
-    ``parts`` are new rows; of those there already, those of ``kept`` runs stay. Rows pass through in batches.
+    ``parts`` are new rows; existing rows of ``kept`` runs are preserved. Rows pass through in batches.
     """
     _write_table(folder / METRICS, parts.metrics, kept, METRIC_COLUMNS, row_group_size=20_000)
     _write_table(folder / RUNS, parts.runs, kept, RUN_COLUMNS, row_group_size=_READ_BATCH)
@@ -294,7 +294,7 @@ def _write_table(
     if kept.height and path.is_file():
         _check(path, columns)
         there = pl.scan_parquet(path).select(list(columns))
-        # A filter passes rows on as they come; a join gathers them (twice the memory for 20,000 runs).
+        # A filter streams rows; a join collects them (twice the memory for 20,000 runs).
         pieces.insert(0, there.filter(pl.col("run").is_in(kept["run"].implode())))
     whole = pl.concat(pieces) if pieces else pl.DataFrame(schema=columns).lazy()
     with atomic_path(path) as temporary, _writing(path):
@@ -331,7 +331,7 @@ def _run_query(folder: Path, query: str) -> tuple[list[str], list[tuple[Any, ...
     read_info(folder)
     with duckdb.connect(":memory:", config={"memory_limit": _MEMORY_LIMIT}) as connection:
         for file in TABLES:
-            if not (folder / file).is_file():  # an index of before there were findings
+            if not (folder / file).is_file():  # an index of an older release without findings
                 continue
             name = file.removesuffix(".parquet")
             path = str(folder / file).replace("'", "''")

@@ -1,4 +1,4 @@
-"""Trends from the rows of an index: which runs belong together, and what came with a change of level."""
+"""Trends from the rows of an index: grouping of runs, and what coincides with a step change."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _usable_runs(
 
 
 def reason_unusable(row: RunRow) -> str | None:
-    """Say why a run stands for nothing in a trend; ``None``: it does."""
+    """Return why a run is not used in trends; ``None``: it is used."""
     if row.status != "ok":
         return f"the run {'failed' if row.status == 'failed' else 'was interrupted'}"
     if row.shared:
@@ -135,14 +135,14 @@ def _make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]
 
 
 def _one_statistic(values: list[Value]) -> list[Value]:
-    """Return the values with one statistic for all of them: medians where a run of an earlier release has nothing else."""
+    """Return the values with one statistic for all of them: medians if a run of an older release has only those."""
     if all(value.median is not None for value in values):
         return values
     return [value if value.median is None else replace(value, value=value.median) for value in values]
 
 
 def method(trends: Sequence[Trend]) -> HistoryMethod:
-    """Say how changes were looked for."""
+    """Describe how changes were searched."""
     return HistoryMethod(
         changes.NAME,
         changes.ALPHA,
@@ -156,7 +156,7 @@ def method(trends: Sequence[Trend]) -> HistoryMethod:
 
 
 def _tell_apart(trends: Sequence[Trend], runs: Sequence[RunRow]) -> None:
-    """Add to labels that several configurations of a machine share what differs between them."""
+    """Make labels shared by several configurations of a machine distinct by adding their differences."""
     rows = {row.run: row for row in runs}
     groups: dict[tuple[str, str], dict[str, list[Trend]]] = defaultdict(lambda: defaultdict(list))
     for trend in trends:
@@ -179,7 +179,7 @@ def _tell_apart(trends: Sequence[Trend], runs: Sequence[RunRow]) -> None:
 
 
 def _facts(row: RunRow) -> dict[str, object]:
-    """Return everything that tells two configurations apart."""
+    """Return everything that distinguishes two configurations."""
     known = {
         name: getattr(row, name)
         for name in ("architecture", "weights", "device", "cache", "compiled", "batch_size", "dtype")
@@ -203,7 +203,7 @@ def settings_of(row: RunRow) -> dict[str, object]:
 
 
 def _coincident_changes(before: RunRow, after: RunRow) -> list[CoincidentChange]:
-    """Return what is recorded of two runs and differs: commit and versions."""
+    """Return recorded differences of two runs: commit and versions."""
     one, two = ({"commit": row.commit, **_versions(row)} for row in (before, after))
     return [
         CoincidentChange(name, one.get(name), two.get(name))
@@ -252,7 +252,7 @@ def _outcome(better: Better | None, ratio: float) -> Outcome:
     return "worse" if (ratio > 1) == (better == "lower") else "better"
 
 
-# The history of the runs in an index: trends, and the changes of level in them.
+# The history of the runs in an index: trends, and the step changes in them.
 
 
 DEFAULT_METRICS = ("tpot", "ttft", "program", "ttft_p99", "tpot_p99", "goodput")
@@ -262,9 +262,9 @@ _LEVELS = ("typical", "median", "value")
 def make_history(
     folder: Path, metrics: Sequence[str], *, model: str | None = None, include_shared: bool = False
 ) -> History:
-    """Read an index and follow the metrics in it; ``metrics`` empty: those most look at.
+    """Read an index and follow the metrics in it; ``metrics`` empty: the default ones.
 
-    ``include_shared``: with the runs whose device other programs used too; their times may be too long.
+    ``include_shared``: include runs that shared their device; their times may be too long.
     """
     info = store.read_info(folder)
     rows = store.iter_runs(folder, None if model is None else pl.col("model") == model)

@@ -1,4 +1,4 @@
-"""Where a search starts: a finished run, or one that is made first; its findings, its configuration, its times."""
+"""The start of a search: a finished run or one that is made first, with its findings, configuration and times."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def from_best(path: Path, further: Sequence[str]) -> list[str]:
 
 
 def from_search(out: Path, earlier: Improvement, repeated: Sequence[str]) -> Start:
-    """Return the baseline of a search that goes on.
+    """Return the baseline of a resumed search.
 
     Every setting in its file is checked: those that can execute code must be among ``repeated``, and nothing else may be.
     """
@@ -86,7 +86,7 @@ def from_search(out: Path, earlier: Improvement, repeated: Sequence[str]) -> Sta
                 hint="give --resume DIR; only settings that can execute code are repeated, unchanged",
                 key=key_of(item),
             )
-    # One by one: what is tried in turn need not be possible together.
+    # Checked one by one: settings that are tried in turn need not be valid together.
     groups = [earlier.baseline.overrides, *([item] for item in stored)]
     missing = [item for group in groups for item in missing_settings(group, repeated, applied=False)]
     command = ["llm-perf-opt", "improve", "--resume", str(out), *mask_arguments(repeated)]
@@ -96,7 +96,7 @@ def from_search(out: Path, earlier: Improvement, repeated: Sequence[str]) -> Sta
 
 
 def read_run(path: Path) -> Start:
-    """Read a finished run and its overrides; nothing of it is used yet."""
+    """Read a finished run and its overrides; its settings are not applied yet."""
     path = path.expanduser().absolute()
     if not path.exists():
         raise InputError(
@@ -121,26 +121,26 @@ def read_run(path: Path) -> Start:
 
 
 def newest_like(overrides: Sequence[str], below: Path = Path("tmp")) -> Start | None:
-    """Return the newest finished run of this configuration where runs and searches go by themselves; ``None``: there is none."""
+    """Return the newest finished run of this configuration in the default output directories; ``None``: there is none."""
     found = [*below.glob(f"runs/*/{layout.SUMMARY}"), *below.glob(f"improve/*/{FOLDER}/{layout.SUMMARY}")]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:_MOST_LOOKED_AT]:
         try:
             summary = load_summary(path)
         except InputError:
-            continue  # a run that is not over, or of another release: it only does not help here
+            continue  # an unfinished run, or one of another release, cannot be used
         if summary.run.status == "ok" and _own_overrides(summary) == list(overrides):
             return Start(path.parent.absolute(), summary, list(overrides))
     return None
 
 
 def _own_overrides(summary: Summary) -> list[str] | None:
-    """Return what a run was asked for, but for where it goes; ``None``: that cannot be said by overrides."""
+    """Return the overrides of a run except its output directory; ``None``: it cannot be expressed by overrides."""
     command = summary.run.command
     return run_overrides(command) if is_run(command) and own_presets(command) is None else None
 
 
 def set_measured(baseline: Baseline, metric: Metric, value: float) -> None:
-    """Take the metric of the baseline from an experiment, where no run of it has it."""
+    """Take the metric of the baseline from an experiment, if no run has it."""
     baseline.metric_value = value
     for name in (metric, f"{metric}_s"):
         if hasattr(baseline, name):
@@ -177,7 +177,7 @@ def run_first(overrides: Sequence[str], out: Path, timeout_s: float = _TIMEOUT_S
 
 
 def _known(run: Path, overrides: Sequence[str]) -> Start | None:
-    """Return the run that an interrupted search left there; ``None``: it did not come to its end, and is made again."""
+    """Return the run left by an interrupted search; ``None``: it did not finish and is repeated."""
     summary = load_summary(run)
     own = _own_overrides(summary)
     if own != list(overrides):
@@ -188,7 +188,7 @@ def _known(run: Path, overrides: Sequence[str]) -> Start | None:
     return Start(run, summary, list(overrides)) if summary.run.status == "ok" else None
 
 
-# What was found, as a preset that ``llm-perf-opt run --config-dir DIR --config-name best`` takes.
+# The result as a preset for ``llm-perf-opt run --config-dir DIR --config-name best``.
 
 
 BEST_CONFIG_FOLDER, NAME = "config", "best"
@@ -219,7 +219,7 @@ def write_best(overrides: Sequence[str], out: Path) -> Path:
 
 
 def remove_best(out: Path) -> None:
-    """Take an earlier preset away: nothing is to be kept any more."""
+    """Remove an earlier preset, because nothing is kept any more."""
     (out / BEST_CONFIG_FOLDER / f"{NAME}.yaml").unlink(missing_ok=True)
 
 
@@ -237,7 +237,7 @@ def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return values YAML knows: an enumeration is its name."""
+    """Return values that YAML supports: an enumeration is its name."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; overrides and options may stand in any order."""
+    """Read the command line; overrides and options may be in any order."""
     options = _parser().parse_intermixed_args(list(arguments))
     options.overrides = [item for item in options.items if "=" in item or item.startswith("~")]
     runs = [item for item in options.items if item not in options.overrides]
@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show(done: Done, options: argparse.Namespace) -> None:
-    """Print the result; one that is not whole says how to go on."""
+    """Print the result; for an incomplete one, also how to resume."""
     if options.json:
         from llm_perf_opt.summary.codec import to_plain
 
@@ -201,7 +201,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def duration(text: str) -> float:
-    """Read ``90s``, ``10m``, ``2h``; a number without a unit may be meant as any of them."""
+    """Parse ``90s``, ``10m``, ``2h``; a number without a unit is rejected as ambiguous."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
     if found is not None and found[2] is None:
         raise argparse.ArgumentTypeError(f"'{text}' has no unit: write {text}s, {text}m or {text}h")
@@ -214,7 +214,7 @@ def duration(text: str) -> float:
 
 
 def percentage(text: str) -> float:
-    """Read ``2%`` or ``0.02``."""
+    """Parse ``2%`` or ``0.02``."""
     value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError("must be at least 0% and below 100%")

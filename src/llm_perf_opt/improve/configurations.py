@@ -1,4 +1,4 @@
-"""The configurations of an experiment: composed, checked, and known to be the same workload."""
+"""The configurations of an experiment: composed, checked, and verified to be the same workload."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PROCESS_KEYS = ("run.env", "run.affinity", "run.interop_threads")
 
 
 def composed(overrides: Sequence[str]) -> AppConfig:
-    """Compose a side: what it was given, and only timing."""
+    """Compose a side: its overrides, with timing only."""
     from llm_perf_opt.runs.app import check_configuration
 
     return check_configuration(timed(overrides), config_dir=None, config_name="config").config
@@ -50,7 +50,7 @@ def composed(overrides: Sequence[str]) -> AppConfig:
 def checked(overrides: Sequence[str]) -> AppConfig:
     """Compose and check everything, stages included; raises :class:`ConfigError` before anything runs.
 
-    A search asks for its baseline before every experiment: what was checked once is not composed again.
+    A search needs its baseline before every experiment, so results are cached.
     """
     return _checked(tuple(timed(overrides)))
 
@@ -63,20 +63,20 @@ def _checked(overrides: tuple[str, ...]) -> AppConfig:
 
 
 def timed(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of a run that only times; what the user set stays."""
+    """Return the overrides of a run that only times; the user's settings are kept."""
     keys = {key_of(item) for item in overrides}
     return [*(item for item in TIMINGS_ONLY if key_of(item) not in keys), *overrides]
 
 
 def refuse_run_directory(overrides: Sequence[str]) -> None:
-    """Refuse keys that the search sets itself."""
+    """Reject keys that the search sets itself."""
     clash = sorted({key_of(item) for item in overrides}.intersection(_RUN_DIRECTORY_KEYS))
     if clash:
         raise ConfigError(f"improve chooses {clash[0]} itself", hint="say where with --out", key=clash[0])
 
 
 def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Return both, of equal keys the second's."""
+    """Merge overrides; for equal keys the second one is used."""
     keys = {key_of(item) for item in second}
     return [*(item for item in first if key_of(item) not in keys), *second]
 
@@ -88,7 +88,7 @@ def flat(config: AppConfig) -> dict[str, Any]:
 
 
 def other_work(a: AppConfig, b: AppConfig, effect: Effect) -> str | None:
-    """Say which key of B makes it other work than A's; ``None``: it is the same work."""
+    """Return the key that makes B's workload different from A's; ``None``: it is the same work."""
     first, second = flat(a), flat(b)
     for key in sorted(first.keys() | second.keys()):
         if first.get(key) == second.get(key):
@@ -107,21 +107,21 @@ def can_share_weights(a: AppConfig, b: AppConfig) -> bool:
 
 
 def changed_keys(a: AppConfig, b: AppConfig) -> list[str]:
-    """Return the keys of model, request, data and run that B sets otherwise."""
+    """Return the keys of model, request, data and run that differ in B."""
     first, second = flat(a), flat(b)
     return [key for key in sorted(first.keys() | second.keys()) if first.get(key) != second.get(key)]
 
 
 def is_set(known: Mapping[str, Any], item: str) -> bool:
-    """Return whether ``key=value`` is what the values of a configuration (:func:`flat`) have already."""
+    """Return whether ``key=value`` is already in the values of a configuration (:func:`flat`)."""
     key, _, text = item.partition("=")
     value = known.get(key.lstrip("+~"))
-    # As it stands on a command line: quoted where it would be a number, its own equals signs escaped.
+    # As written on a command line: quoted where it would be a number, its own equals signs escaped.
     return format_value(value) == text or str(value) == text.strip("'").replace("\\=", "=")
 
 
 def needs_own_process(a: AppConfig, b: AppConfig) -> bool:
-    """Return whether the sides differ in what a process reads when it starts."""
+    """Return whether the sides differ in settings that a process reads at start-up."""
     first, second = flat(a), flat(b)
     keys = first.keys() | second.keys()
     return any(first.get(key) != second.get(key) for key in keys if key.startswith(_PROCESS_KEYS))

@@ -1,4 +1,4 @@
-"""One number per pass: the metric as a cost, so that less is better whatever is asked for."""
+"""One number per pass: the metric as a cost, so that less is better for every metric."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BatchPass:
 
 @dataclass(slots=True)
 class UnitPass:
-    """What was run in one turn of a side: the batches of one unit of work."""
+    """The work of one turn of a side: the batches of one unit of work."""
 
     side: str
     round: int
@@ -50,7 +50,7 @@ def cost(
 ) -> float | None:
     """Return the metric as a cost per sample (or token); ``None``: it was not measured.
 
-    ``work``: the other side's batches, at whose tokens these are put; fewer tokens are no gain.
+    ``work``: the other side's batches, to whose token counts these are scaled; fewer tokens are not a gain.
     """
     known = list(batches)
     if not known:
@@ -74,7 +74,7 @@ def cost(
 def _work_of(own: Sequence[BatchPass], other: Sequence[BatchPass]) -> Sequence[BatchPass]:
     """Return the other side's batches where they hold the same samples with other tokens, else one's own.
 
-    Batches of other samples have steps of their own; equal tokens in fewer steps are a gain.
+    Batches of other samples are not scaled; equal tokens in fewer steps are a gain.
     """
     if [each.sample_ids for each in own] != [each.sample_ids for each in other]:
         return own
@@ -104,7 +104,7 @@ Pair = tuple[UnitPass, UnitPass]
 
 
 def pairs(passes: Sequence[UnitPass]) -> list[Pair]:
-    """Pair what was run in the same round over the same unit, in the order of measuring."""
+    """Pair passes of the same round and unit, in the order of measuring."""
     found: dict[tuple[int, int], dict[str, UnitPass]] = {}
     for each in passes:
         found.setdefault((each.round, each.unit), {})[each.side] = each
@@ -143,13 +143,13 @@ def other_changes(passes: Sequence[UnitPass], metric: Metric) -> dict[str, float
 
 
 def total_change(passes: Sequence[UnitPass], metric: Metric) -> float | None:
-    """Return the change over all units together: a gain on most samples may be a loss on the whole."""
+    """Return the change over all units: a gain on most samples may be an overall loss."""
     a, b = medians(passes, "a", metric), medians(passes, "b", metric)
     return b / a - 1 if a and b else None
 
 
 def first_others(passes: Sequence[UnitPass]) -> dict[str, int | None]:
-    """Return by side where a pass first answered otherwise than that side had before."""
+    """Return for each side the first position at which a pass differs from earlier ones."""
     found: dict[str, int | None] = {}
     for each in passes:
         found[each.side] = earliest(found.get(each.side), each.first_other)
@@ -157,7 +157,7 @@ def first_others(passes: Sequence[UnitPass]) -> dict[str, int | None]:
 
 
 def recompiles(passes: Sequence[UnitPass], side: str, last: int = 4) -> str | None:
-    """Say that a side still compiles in each of its last turns: it would never stop; ``None``: it does not."""
+    """Return a message if a side still compiles in each of its last turns; ``None``: it does not."""
     mine = [each.compiled for each in passes if each.side == side][-last:]
     if len(mine) < last or 0 in mine:
         return None

@@ -1,6 +1,6 @@
 """One experiment, from specification to verdict: started in a process (or two), watched, read back.
 
-Whatever happens to the process is a result: a crash, no memory, no end. What it measured before counts as measured.
+Every outcome of the process is a result, including a crash, lack of memory and a hang. Earlier measurements are kept.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from llm_perf_opt.remedies import data
 from llm_perf_opt.remedies.data import Measured, OutputCheck
 from llm_perf_opt.summary.codec import decode_file, read_json, save_json
 
-# Two processes that take turns, pass by pass: for settings that a process reads when it starts.
+# Two processes that take turns, pass by pass: for settings that a process reads at start-up.
 #
-# The side that waits is stopped (SIGSTOP), so that threads which spin while they wait do not disturb the other one.
+# The waiting side is stopped (SIGSTOP), so that spinning threads do not disturb the other one.
 
 
 _LOOK_S = 0.01
@@ -66,18 +66,18 @@ _END_S = 20.0
 
 
 class _ClosingError(Exception):
-    """Ends a process that nobody waits for."""
+    """Ends a process that is no longer needed."""
 
 
 class _Sides:
-    """Both processes, started and watched in threads of their own."""
+    """Both processes, started and monitored in separate threads."""
 
     def __init__(self, spec: Spec, folder: Path, least_pass_s: float) -> None:
         self._folder, self._pool = folder, ThreadPoolExecutor(max_workers=len(SIDES))
         self._reader, self._limit = PassReader(folder), PassLimit(least_pass_s)
         self._asked, self._closing = 0, threading.Event()
         self._pids: dict[Letter, int] = {}
-        # Their time is limited by whoever waits for them: a slow model's passes may take long, one that hangs may not.
+        # Time limits are applied by the caller: passes of a slow model may take long, a hang must end.
         self._running: dict[Letter, Future[ProcessResult]] = {
             letter: self._pool.submit(
                 run_process,
@@ -97,7 +97,7 @@ class _Sides:
             raise _ClosingError
 
     def _check_running(self) -> None:
-        """Raise why a process is over that should not be."""
+        """Raise with the reason if a process has ended unexpectedly."""
         for running in self._running.values():
             if running.done():
                 failure = failure_of(running.result(), self._folder) or Failure("ended before its time")
@@ -105,7 +105,7 @@ class _Sides:
         raise_if_interrupted()
 
     def wait_ready(self, limit_s: float, total_s: float | None = None) -> None:
-        """Wait until both are warm; raise why one is not. ``total_s``: what is left of the budget."""
+        """Wait until both are warm; raise with the reason if one is not. ``total_s``: the remaining budget."""
         began = time.monotonic()
         while not all((self._folder / READY.format(letter)).is_file() for letter in SIDES):
             self._check_running()
@@ -119,7 +119,7 @@ class _Sides:
             self._signal(letter, signal.SIGSTOP)
 
     def turn(self, letter: Letter, request: Mapping[str, Any]) -> UnitPass:
-        """Let one side run a unit: wake it, wait for its line, stop it; raise why there is none."""
+        """Let one side run a unit: wake it, wait for its line, stop it; raise with the reason if there is none."""
         self._asked += 1
         atomic_write_json(self._folder / TURN.format(letter), {"number": self._asked, **request})
         began = time.monotonic()
@@ -133,7 +133,7 @@ class _Sides:
         return done
 
     def close(self, end_s: float) -> None:
-        """Tell both to end and write their files; what has not ended by itself after ``end_s`` is stopped."""
+        """Ask both to finish and write their files; processes still running after ``end_s`` are stopped."""
         atomic_write_text(self._folder / STOP, "")
         for letter in SIDES:
             self._signal(letter, signal.SIGCONT)
@@ -157,7 +157,7 @@ def _sides(spec: Spec, folder: Path, least_pass_s: float) -> Iterator[_Sides]:
         yield both
         end_s = _END_S
     except KeyboardInterrupt:
-        acknowledge_interruption()  # both are ended now, which it is not to cut short
+        acknowledge_interruption()  # both are being stopped; do not interrupt this
         raise
     finally:
         both.close(end_s)
@@ -171,7 +171,7 @@ def run_in_turns(spec: Spec, folder: Path, *, warm_up_s: float, least_pass_s: fl
             both.wait_ready(2 * warm_up_s, spec.total_s)
             answers = _answers(folder)
             save_json(folder / CHECK, _check(folder, answers))
-            # Other work: who reads the answers refuses it.
+            # Different work: rejected when the answers are read.
             if set(answers["a"].tokens) == set(answers["b"].tokens):
                 _measure(spec.within(time.monotonic() - began), folder, both)
     except GivenUpError as error:
@@ -217,7 +217,7 @@ How = Literal["one process", "own processes"]
 
 @dataclass(slots=True)
 class Outcome:
-    """What an experiment gave."""
+    """The result of an experiment."""
 
     measured: Measured | None
     check: OutputCheck | None
@@ -246,7 +246,7 @@ def run_experiment(
     least_pass_s: float = LEAST_PASS_S,
     with_page: bool = True,
 ) -> Outcome:
-    """Measure both sides; with ``own_processes`` each in one of its own, turn by turn. ``with_page``: compare them in a page.
+    """Measure both sides; with ``own_processes`` each in its own process, taking turns. ``with_page``: write a comparison page.
 
     What is not warm after ``warm_up_s`` (by default what the baseline's answers allow), or in the same pass for
     ``least_pass_s`` and much longer than in any before it, is given up.
@@ -272,19 +272,19 @@ def run_experiment(
 
 
 def warm_up_limit_s(spec: Spec) -> float:
-    """Return how long both sides may take to be warm: a slow model answers each sample twice, once to warm up."""
+    """Return the time limit for warming up both sides: each sample is answered twice, once to warm up."""
     answers_s = (spec.answer_s or 0.0) * len(SIDES) * 2 * spec.settings.most_samples
     return min(WARM_UP_S + _ANSWERS_FACTOR * answers_s, _MOST_WARM_UP_S)
 
 
 def _run_in_one_process(spec: Spec, folder: Path, watch: HangWatch) -> Failure | None:
-    """Let one process measure both sides, which then have the same environment; return why it failed, or ``None``."""
+    """Measure both sides in one process with the same environment; return the reason for a failure, or ``None``."""
     try:
         result = run_process(
             worker_command(folder, "both"),
             log_dir=folder / "logs",
             name="both",
-            timeout_s=None,  # the watch limits each part of the work
+            timeout_s=None,  # the watchdog limits each part of the work
             env=spec.environment.get("a", {}),
             on_tick=watch,
         )
@@ -361,7 +361,7 @@ def measure(passes: list[UnitPass], spec: Spec) -> Measured | None:
 
 
 def _other_intervals(passes: list[UnitPass], spec: Spec) -> dict[str, tuple[float, float]]:
-    """Return the intervals of the other metrics' changes: they hold at every look, so also where this one ended the test."""
+    """Return the intervals of the other metrics' changes: they are valid at every look, so also where this metric ended the test."""
     found: dict[str, tuple[float, float]] = {}
     for name in data.METRICS:
         test = SequentialTest(spec.rule())

@@ -53,7 +53,7 @@ from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.summary import Stat, Summary
 from llm_perf_opt.workloads.memory_estimate import available_bytes
 
-# What a user asks of a search, and what a search that goes on was asked for.
+# The user's request, and the request of a resumed search.
 
 
 _OPTIONS = {
@@ -72,7 +72,7 @@ _OPTIONS = {
 
 @dataclass(slots=True)
 class Request:
-    """What a user asked for."""
+    """The user's request."""
 
     overrides: list[str] = field(default_factory=list)
     run: Path | None = None
@@ -86,7 +86,7 @@ class Request:
 
 
 def from_best(request: Request) -> Request:
-    """Return a request that starts from the best of an earlier search, where its directory was given instead of a run's."""
+    """Return a request that starts from the best result of an earlier search, if its directory was given instead of a run."""
     if request.run is None or not (request.run / FILE_NAME).is_file():
         return request
     if request.resume is not None:
@@ -95,9 +95,9 @@ def from_best(request: Request) -> Request:
 
 
 def resumed(request: Request, earlier: Improvement) -> Request:
-    """Return the request of the search that goes on; of the new one only the time counts, anything else is refused.
+    """Return the request of the resumed search; only the time of the new request is used, anything else is rejected.
 
-    Overrides stay: they repeat settings that are not taken over from a file (:func:`baseline.from_search` checks them).
+    Overrides are kept: they repeat settings that are not taken from a file (:func:`baseline.from_search` checks them).
     """
     if request.run is not None:
         raise ConfigError("--resume goes on with its own configuration", hint="give --resume DIR alone")
@@ -157,16 +157,16 @@ class Done:
 
 
 def improve(request: Request, interrupted: Callable[[Done], None] | None = None) -> Done:
-    """Search, and leave ``improve.json``, ``improve.md`` and ``improve.html``; an interruption leaves them, too.
+    """Search, and leave ``improve.json``, ``improve.md`` and ``improve.html``; also when interrupted.
 
-    ``interrupted`` is given what there is before an interruption goes on its way.
+    ``interrupted`` receives the partial result before an interruption is propagated.
     """
     request = from_best(request)
     _refuse_short_budget(request)
     if request.resume is None:
         _check(request)
     out = _directory(request)
-    # The lock comes before anything is read: what an earlier search left there is not changed by another one meanwhile.
+    # Acquire the lock before reading anything, so that no other search changes the earlier state meanwhile.
     with hold(out, elsewhere="--out DIR"):
         earlier = _earlier(request, out)
         LOGGER.info("results go to %s", out)
@@ -187,13 +187,13 @@ def improve(request: Request, interrupted: Callable[[Done], None] | None = None)
 def _search_on(
     request: Request, out: Path, earlier: Improvement | None, began: float, finish: list[Improvement]
 ) -> None:
-    """Make the baseline and the plan where there are none, then search; ``finish`` gets the result at once."""
+    """Make the baseline and the plan if missing, then search; ``finish`` gets the result immediately."""
     start = start_of(request, out, earlier)
     planned = make_plan(request, start, this_machine())
     refuse_empty(planned)
     result = earlier or _new_result(request, start, out)
     result.not_tried = list(planned.not_tried)
-    # What there was no time for may have its time now.
+    # Trials cut by the budget may now be run.
     result.notes = [note for note in result.notes if TIME_IS_OVER not in note]
     used = result.seconds
 
@@ -208,7 +208,7 @@ def _search_on(
         save_improvement(found, out)
 
     finish.append(result)
-    # The baseline had its lease as every run; the experiments are no runs.
+    # The baseline had its device lease like every run; experiments are not runs.
     with hold_for_measurement(configurations.checked(start.overrides), str(out)):
         budget_s = request.budget_s - (time.monotonic() - began)
         search = _search(request, planned, result, out, budget_s, save)
@@ -228,9 +228,7 @@ def _directory(request: Request) -> Path:
     """Return where the result goes; it exists."""
     if request.resume is not None:
         out = request.resume.expanduser().absolute()
-        load_improvement(
-            out
-        )  # a directory without a search is named as such, not as one that cannot be locked
+        load_improvement(out)  # report a directory without a search as such, not as one that cannot be locked
         return out
     if request.out is None:
         return reserve_directory(Path("tmp") / "improve" / datetime.now().strftime("%Y%m%d-%H%M%S"))
@@ -245,7 +243,7 @@ def _directory(request: Request) -> Path:
 
 
 def _earlier(request: Request, out: Path) -> Improvement | None:
-    """Return what an interrupted search left in the directory; raises :class:`ConfigError` where a new one would replace it."""
+    """Return what an interrupted search left in the directory; raises :class:`ConfigError` if a new one would replace it."""
     if request.resume is not None:
         return load_improvement(out)
     if (out / FILE_NAME).exists():
@@ -256,7 +254,7 @@ def _earlier(request: Request, out: Path) -> Improvement | None:
 
 
 def _refuse_short_budget(request: Request) -> None:
-    """Refuse a budget in which nothing can be measured, before anything runs."""
+    """Reject a budget that is too short to measure anything, before anything runs."""
     known = request.run is not None or request.resume is not None
     least_s = LEAST_EXPERIMENT_S * 2 if known else _LEAST_BUDGET_S
     if request.budget_s < least_s:
@@ -269,7 +267,7 @@ def _refuse_short_budget(request: Request) -> None:
 
 
 def _check(request: Request) -> None:
-    """Tell a mistake before anything is written: a run that is none, a wrong key, a name that no remedy has."""
+    """Report mistakes before anything is written: not a run directory, a wrong key, an unknown remedy name."""
     configurations.refuse_run_directory(request.overrides)
     if request.settings.search == "optuna":
         load_optuna()
@@ -280,7 +278,7 @@ def _check(request: Request) -> None:
 
 
 def start_of(request: Request, out: Path, earlier: Improvement | None) -> baseline.Start:
-    """Return the run whose findings are tried: an earlier search's, the one that was named, or one that is made first."""
+    """Return the run whose findings are tried: that of an earlier search, the given one, or a new one."""
     if earlier is not None:
         return baseline.from_search(out, earlier, request.overrides)
     if request.run is not None:
@@ -290,7 +288,7 @@ def start_of(request: Request, out: Path, earlier: Improvement | None) -> baseli
 
 
 def make_plan(request: Request, start: baseline.Start | None, machine: Machine) -> Planned:
-    """Choose and rank the remedies of a request; before the baseline ran, nothing is known of its findings."""
+    """Choose and rank the remedies of a request; before the baseline has run, its findings are unknown."""
     overrides = start.overrides if start is not None else request.overrides
     config = configurations.checked(overrides)
     if config.workload_command.command is not None:
@@ -311,15 +309,15 @@ def make_plan(request: Request, start: baseline.Start | None, machine: Machine) 
         machine = replace(machine, memory_bytes=available_bytes(config.resolved_device))
     situation = Situation(config=config, metric=request.metric, machine=machine, **facts)
     if situation.samples is not None:
-        # Batches that the measured samples cannot fill would not be what is measured.
+        # Batches larger than the number of samples cannot be measured.
         situation.samples = min(situation.samples, request.settings.most_samples)
     own = [own_remedy(text) for text in request.settings.own]
     for text in request.settings.own:
         configurations.checked(
             configurations.merged(overrides, split_overrides(text))
-        )  # an unknown key ends here
+        )  # raises for an unknown key
     remedies, unusable = load_remedies()
-    # Somebody who names a remedy of their own and nothing else wants that one.
+    # If only an own remedy is named, try only that one.
     chosen = own if own and not request.settings.only else [*own, *remedies]
     only = [*request.settings.only, *(remedy.name for remedy in own)] if request.settings.only else ()
     predictor = None if start is None else _predictor(start, request.metric, config.hardware.silicon.value)
@@ -329,7 +327,7 @@ def make_plan(request: Request, start: baseline.Start | None, machine: Machine) 
 
 
 def _predictor(start: baseline.Start, metric: Metric, choice: str) -> TablePredictor:
-    """Return what predicts changes of type, batch and ranks."""
+    """Return the predictor for changes of type, batch and ranks."""
     silicon = open_silicon(load_catalogue(), choice)
     return TablePredictor(start.summary, start.overrides, metric, tables_of(silicon))
 
@@ -344,7 +342,7 @@ def _new_result(request: Request, start: baseline.Start, out: Path) -> Improveme
         "tokens_per_s": _median(times.tokens_per_s),
         "energy": None,
     }
-    # A run's tokens per second are those of decode alone; with further overrides it is another configuration's run.
+    # A run's tokens per second cover decode only; with further overrides the run has another configuration.
     other = request.metric == "tokens_per_s" or (request.run is not None and request.overrides)
     run = start.run
     return Improvement(
@@ -389,11 +387,11 @@ def _median(stat: Stat | None) -> float | None:
 
 @contextlib.contextmanager
 def _finishing(found: list[Improvement], out: Path) -> Iterator[None]:
-    """Render whatever is there when the block is left, also by Ctrl-C."""
+    """Render the current result when the block is left, also by Ctrl-C."""
     try:
         yield
     finally:
-        acknowledge_interruption()  # the pages are what an interruption is to leave
+        acknowledge_interruption()  # an interruption must leave the pages
         for result in found:
             write_pages(result, out)
             keep_record(result, out)

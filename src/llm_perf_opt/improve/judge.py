@@ -1,4 +1,4 @@
-"""From a measured experiment to a decision, and from all of them to the ladder and the grades of the findings."""
+"""From a measured experiment to a decision, and from all of them to the steps of the result and the grades of the findings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def judge(
     total_change: float | None,
     settings: SearchSettings,
 ) -> tuple[Decision, str]:
-    """Decide what to do with a remedy that was measured, and say why."""
+    """Return the decision on a measured remedy and the reason."""
     if measured.verdict != "gain":
         return "drop", _dropped(measured, settings)
     if total_change is None or not is_worth(total_change, metric, settings):
@@ -62,7 +62,7 @@ def judge(
 def is_allowed(effect: Effect, settings: SearchSettings) -> bool:
     """Return whether the user allows other tokens of a remedy with this effect (``--allow``).
 
-    A remedy that is meant to leave the answers alone is never kept with other tokens.
+    A remedy that should not change the answers is never kept with other tokens.
     """
     return effect != "nothing" and EFFECTS.index(effect) <= EFFECTS.index(settings.allow)
 
@@ -82,7 +82,7 @@ def gain_of(change_ratio: float, metric: Metric) -> float:
 
 
 def is_worth(change_ratio: float, metric: Metric, settings: SearchSettings) -> bool:
-    """Return whether a change is a gain that counts."""
+    """Return whether a change exceeds the threshold for a gain."""
     return gain_of(change_ratio, metric) >= settings.least_gain_ratio
 
 
@@ -99,9 +99,9 @@ def ladder(baseline: float | None, steps: Sequence[Trial]) -> list[Step]:
 
 
 def grade_findings(trials: Sequence[Trial], metric: Metric) -> list[FindingGrade]:
-    """Hold what was predicted of every finding's remedies against what they gave, measured alone.
+    """Compare the predicted gain of every finding's remedies with their gain measured alone.
 
-    A trial that failed says nothing of a finding, nor does a metric of a finding whose phase it does not contain.
+    Failed trials are ignored, as are metrics that do not include the phase of the finding.
     """
     by_finding: dict[tuple[str, str | None], list[Trial]] = {}
     for trial in trials:
@@ -120,7 +120,7 @@ def answered(trial: Trial) -> list[Answered]:
 
 
 def _promise(name: str, phase: str | None, tried: Sequence[Trial]) -> tuple[float | None, PredictedBy | None]:
-    """Return the largest gain that was predicted: the finding's own bound, or what tables said of a remedy."""
+    """Return the largest gain that was predicted: the finding's own bound, or the prediction of tables."""
     promised: list[tuple[float, PredictedBy | None]] = []
     for trial in tried:
         if trial.predicted_by not in (None, "bound") and trial.predicted_gain_s is not None:
@@ -155,18 +155,18 @@ def measured_gain_s(trial: Trial, result: Improvement) -> float | None:
     """Return the seconds per sample that a remedy saved; ``None`` where no time was measured."""
     if trial.measured is None:
         return None
-    # At the baseline's own times, which the bounds of the findings were made of: during the experiment the machine may have
-    # been busier.
+    # Based on the baseline's own times, from which the bounds of the findings were derived: during the experiment the
+    # machine may have been busier.
     if result.metric in ("total", "ttft"):
         return -trial.measured.change_ratio * (result.baseline.metric_value or trial.measured.a)
     total = trial.metrics.get("total")
     if result.metric in HIGHER_IS_BETTER:
-        # At this rate the baseline's answers would all be there so much earlier.
+        # At this rate the baseline's answers would finish earlier by this amount.
         total = 1 / (1 + trial.measured.change_ratio) - 1
     return None if total is None or result.baseline.total_s is None else -total * result.baseline.total_s
 
 
-# What a search comes to: which trials are kept together, what that gives, and what takes it back.
+# The result of a search: which trials are kept together, the total gain, and what reverts it.
 
 
 def overrides_of(kept: Sequence[Trial]) -> list[str]:
@@ -182,9 +182,9 @@ def confirmation_of(result: Improvement, overrides: Sequence[str]) -> Trial | No
 
 
 def reason_reverted(again: Trial, settings: SearchSettings) -> str | None:
-    """Say why what was kept is not kept after all, now that it was measured again; ``None``: it stays.
+    """Return why a kept result is reverted after it was measured again; ``None``: it is kept.
 
-    A gain that is only not shown a second time stays, as one that is not confirmed.
+    A gain that is not shown a second time is kept, marked as unconfirmed.
     """
     if again.decision == "keep":
         return None
@@ -198,15 +198,15 @@ def reason_reverted(again: Trial, settings: SearchSettings) -> str | None:
 
 
 def is_reverted(result: Improvement, overrides: Sequence[str]) -> bool:
-    """Return whether these settings were measured again and lost what they had."""
+    """Return whether these settings were measured again and lost their gain."""
     again = confirmation_of(result, overrides)
     return again is not None and reason_reverted(again, result.method) is not None
 
 
 def set_best(result: Improvement, kept: Sequence[Trial]) -> None:
-    """The whole as it was confirmed; else the steps multiplied, whose ends are the product of theirs.
+    """Set the best result: the confirmed total, else the product of the steps and of their interval ends.
 
-    How to run it is for whoever writes its configuration.
+    The command line is added when its configuration is written.
     """
     best = result.best
     best.overrides = overrides_of(kept)
@@ -230,11 +230,11 @@ def set_best(result: Improvement, kept: Sequence[Trial]) -> None:
     best.output = "equal" if all(trial.output == "equal" for trial in kept) else "differs"
 
 
-# From what an experiment gave to the decision on its trial.
+# From the outcome of an experiment to the decision on its trial.
 
 
 def conclude(trial: Trial, outcome: Outcome, metric: Metric, settings: SearchSettings) -> Trial:
-    """Put what an experiment gave into its trial, and decide."""
+    """Store the outcome of an experiment in its trial, and decide."""
     trial.measured, trial.check, trial.metrics = outcome.measured, outcome.check, outcome.metrics
     trial.intervals = outcome.intervals
     trial.how, trial.seconds = outcome.how, outcome.seconds

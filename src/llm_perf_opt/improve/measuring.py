@@ -1,4 +1,4 @@
-"""What one experiment is, as a file: written by the search, read by the process that measures."""
+"""The specification file of an experiment: written by the search, read by the measuring process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Spec:
     """The whole experiment ends after this time, loading and warming up included; ``None``: it has no such limit."""
 
     def within(self, used_s: float) -> Spec:
-        """Return it with measuring cut to what ``total_s`` leaves after loading and warming up."""
+        """Return a copy with measuring time limited to ``total_s`` minus loading and warm-up."""
         if self.total_s is None:
             return self
         left_s = max(0.0, self.total_s - used_s)
@@ -77,7 +77,7 @@ class Spec:
         return replace(self, limit_s=limit_s, more_s=min(self.more_s, left_s - limit_s))
 
     def rule(self) -> StoppingRule:
-        """Return when the experiment ends."""
+        """Return the stopping rule."""
         return self.settings.rule(self.alpha, self.widest_ratio, fixed=self.fixed)
 
     @property
@@ -94,18 +94,18 @@ class Spec:
         return self.a if side == "a" else self.b
 
     def save(self, folder: Path) -> Path:
-        """Write it into the experiment's folder."""
+        """Write the specification into the experiment's folder."""
         return save_json(folder / SPEC, self)
 
 
 def new_folder(folder: Path) -> None:
-    """Make the folder of an experiment, without anything that an earlier one left there.
+    """Make the folder of an experiment, without files of an earlier one.
 
-    Passes of two experiments would be read as one; a process that is ready, or told to stop, would be an old one's.
+    Otherwise passes of two experiments would be mixed, and old ready or stop files would be misread.
     """
     with explain_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # Folders of these names are ours only next to a specification.
+        # Folders with these names are ours only next to a specification.
         if (folder / SPEC).is_file():
             for letter in SIDES:
                 refuse_link(folder / letter)
@@ -117,11 +117,11 @@ def new_folder(folder: Path) -> None:
 
 
 def load_spec(folder: Path) -> Spec:
-    """Read it back."""
+    """Read the specification."""
     return decode_file(folder / SPEC, Spec)
 
 
-# The order of an experiment: which side runs which unit of work next, and when enough is known.
+# The order of an experiment: which side runs which unit of work next, and when to stop.
 
 
 _RunUnit = Callable[[Letter, int, int], UnitPass]
@@ -134,14 +134,14 @@ FailureKind = Literal["memory", "budget", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an experiment failed: for people, and for what is tried next."""
+    """Why an experiment failed: a message, and the kind for later decisions."""
 
     message: str
     kind: FailureKind = "other"
 
 
 class GivenUpError(RuntimeError):
-    """Measuring cannot go on; the message says why."""
+    """Measuring cannot continue; the message has the reason."""
 
     def __init__(self, message: str, kind: FailureKind = "other") -> None:
         super().__init__(message)
@@ -151,15 +151,15 @@ class GivenUpError(RuntimeError):
 def take_turns(
     spec: Spec, unit_count: int, run: _RunUnit, clock: Callable[[], float] = time.monotonic
 ) -> SequentialTest:
-    """Run the sides next to each other, A B B A or B A A B by chance, until the test has its answer; return it."""
+    """Run the sides next to each other, A B B A or B A A B at random, until the test has a verdict; return it."""
     test, chance, began = SequentialTest(spec.rule()), random.Random(spec.settings.seed), clock()
     done: list[UnitPass] = []
     first: Letter = "a"
     turn = 0
-    # Two pairs are one draw: the order of the second follows from the first, so nothing ends between them.
+    # Two pairs are one draw: the order of the second follows from the first, so the test never stops between them.
     while turn % 2 or not spec.time_is_over(clock() - began, test):
         unit, number = turn % unit_count, turn // unit_count
-        # The second of two pairs has the other order, so that what drifts meets both sides alike.
+        # The second of two pairs has the opposite order, so that drift affects both sides equally.
         first = chance.choice(SIDES) if turn % 2 == 0 else _other_side(first)
         both = {letter: run(letter, unit, number) for letter in (first, _other_side(first))}
         done.extend(both.values())
@@ -186,11 +186,10 @@ def units_of(groups: Sequence[Sequence[Sequence[str]]]) -> list[list[list[int]]]
 
 
 def _other_side(letter: Letter) -> Letter:
-    """Return the side that is not this one."""
     return "b" if letter == "a" else "a"
 
 
-# Measuring processes: how they are started, why they failed, what they left.
+# Measuring processes: start, failure reasons and output files.
 
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
@@ -209,7 +208,7 @@ def worker_command(folder: Path, mode: str) -> list[str]:
 
 
 def failure_of(result: ProcessResult, folder: Path) -> Failure | None:
-    """Say why a measuring process failed; ``None``: it did not."""
+    """Return why a measuring process failed; ``None``: it succeeded."""
     if result.ok:
         return None
     if (folder / FAILURE).is_file():
@@ -226,26 +225,26 @@ def failure_of(result: ProcessResult, folder: Path) -> Failure | None:
 
 
 def not_warm(limit_s: float) -> str:
-    """Say that a side was not warm in time."""
+    """Return the message that a side was not warm in time."""
     return f"did not come to an end: loading, compiling and warming up took more than {limit_s:.0f} s"
 
 
 class PassLimit:
-    """How long the next pass may take, by those before it."""
+    """Time limit of the next pass, derived from earlier ones."""
 
     def __init__(self, least_s: float = LEAST_PASS_S) -> None:
         self._least_s, self._warm_up_s, self._longest_s = least_s, 0.0, 0.0
 
     def warm_after(self, seconds: float) -> None:
-        """Take note of how long warming up took: the same work was done in it."""
+        """Record the warm-up time, which covers the same work."""
         self._warm_up_s = seconds
 
     def took(self, seconds: float) -> None:
-        """Take note of a pass that is over."""
+        """Record a finished pass."""
         self._longest_s = max(self._longest_s, seconds)
 
     def check(self, seconds: float) -> None:
-        """Raise :class:`GivenUpError` when a pass that is not over has taken too long."""
+        """Raise :class:`GivenUpError` when the current pass takes too long."""
         known_s = _PASS_FACTOR * self._longest_s if self._longest_s else self._warm_up_s
         limit_s = max(self._least_s, known_s)
         if seconds > limit_s:
@@ -253,9 +252,9 @@ class PassLimit:
 
 
 class HangWatch:
-    """Called now and then while a process measures both sides: raises :class:`GivenUpError` when it no longer goes on.
+    """Watchdog, called regularly while a process measures both sides: raises :class:`GivenUpError` if it hangs.
 
-    Until the answers are there it has the time for warming up; then each pass that is written is a sign of life.
+    Until the answers exist, the warm-up limit applies; then each written pass resets the timer.
     """
 
     def __init__(
@@ -272,7 +271,7 @@ class HangWatch:
         self._deadline = None if total_s is None else clock() + total_s * (1 + _OVERTIME_RATIO)
 
     def __call__(self, _elapsed_s: float) -> None:
-        """Look once."""
+        """Check once."""
         now = self._clock()
         if self._deadline is not None and now > self._deadline:
             raise GivenUpError(OUT_OF_BUDGET, "budget")
@@ -298,7 +297,7 @@ class PassReader:
         self._path, self._offset = folder / PASSES, 0
 
     def next(self) -> UnitPass | None:
-        """Return the next pass; ``None``: its line is not there yet, or not whole."""
+        """Return the next pass; ``None``: its line is not complete yet."""
         if not self._path.is_file():
             return None
         with self._path.open("rb") as stream:

@@ -1,6 +1,6 @@
-"""A search by Optuna, for spaces that are too large to try one by one: it proposes combinations, the experiments judge them.
+"""A search by Optuna, for spaces that are too large to try one by one: it proposes combinations, the experiments evaluate them.
 
-Every remedy is a choice between its settings and none. What answers a finding is proposed first, alone; then Optuna's
+Every remedy is a choice between its settings and none. Remedies of findings are proposed first, alone; then Optuna's
 sampler learns from what was measured. Nothing else changes: each proposal is measured against the baseline until it is
 decided, with its share of the family error; answers that differ are never kept; the best is measured once more.
 """
@@ -29,7 +29,7 @@ _NOT_KEPT = math.log(2)
 
 
 def load_optuna() -> Any:
-    """Import Optuna; say how to get it where it is missing."""
+    """Import Optuna; raise with installation advice if it is missing."""
     try:
         found: Any = import_optional("optuna")
     except ImportError as error:
@@ -43,7 +43,7 @@ def load_optuna() -> Any:
 
 @dataclass(slots=True)
 class OptunaSearch(Search):
-    """A search under way whose proposals come from Optuna."""
+    """A search with proposals from Optuna."""
 
     trials: int = DEFAULT_TRIALS
     optuna: Any = field(default_factory=load_optuna)
@@ -78,7 +78,7 @@ class OptunaSearch(Search):
         return sorted(winners, key=lambda trial: -self._gain(trial))
 
     def _choices(self) -> dict[str, dict[str, Candidate]]:
-        """Return every remedy that may be kept by itself, with its settings by name."""
+        """Return every remedy that may be kept alone, with its settings by name."""
         found: dict[str, dict[str, Candidate]] = {}
         for candidate in self.planned.candidates:
             if candidate.remedy.effect != "quality" or self.result.method.allow == "quality":
@@ -88,7 +88,7 @@ class OptunaSearch(Search):
         return found
 
     def _study(self, choices: dict[str, dict[str, Candidate]]) -> Any:
-        """Return a study that begins with what answers findings, one by one; the same seed asks the same again."""
+        """Return a study that begins with the remedies of findings, one by one; deterministic for a seed."""
         sampler = self.optuna.samplers.TPESampler(seed=self.result.method.seed)
         study = self.optuna.create_study(direction="minimize", sampler=sampler)
         for name, by_name in choices.items():

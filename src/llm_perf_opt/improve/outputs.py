@@ -11,7 +11,7 @@ from llm_perf_opt.remedies.data import Effect, OutputCheck, OutputResult
 
 @dataclass(slots=True)
 class Answers:
-    """What one side answered, in one pass over the samples."""
+    """The answers of one side in one pass over the samples."""
 
     tokens: dict[str, list[int]] = field(default_factory=dict)
     """Sample → generated tokens."""
@@ -29,7 +29,7 @@ _LogitDifference = Mapping[str, Sequence[float]]
 
 
 def check_outputs(a: Answers, b: Answers, differences: _LogitDifference) -> OutputCheck:
-    """Say whether the answers are the same, where they first differ, and how much better or worse they are."""
+    """Compare the answers: whether they are equal, the first difference, and the change of quality."""
     common = [name for name in a.tokens if name in b.tokens]
     places = {name: first_difference(a.tokens[name], b.tokens[name]) for name in common}
     differing = {name: place for name, place in places.items() if place is not None}
@@ -64,7 +64,7 @@ def earliest(one: int | None, other: int | None) -> int | None:
 
 
 def in_later_passes(check: OutputCheck, first_others: Mapping[str, int | None]) -> OutputCheck:
-    """Return a check with what later passes answered: side → where one first differed from the compared pass."""
+    """Return a check including later passes: side → the first position that differs from the compared pass."""
     if first_others.get("a") is not None:
         return replace(
             check, tokens_equal=None, reason="the baseline does not give the same answers every time"
@@ -81,7 +81,7 @@ def in_later_passes(check: OutputCheck, first_others: Mapping[str, int | None]) 
 
 
 def _largest(differences: _LogitDifference, differing: Mapping[str, int]) -> float | None:
-    """Return the largest difference where both sides had seen the same text: up to and with the first other token."""
+    """Return the largest difference at positions with the same preceding text: up to and including the first different token."""
     known = [
         value
         for name, values in differences.items()
@@ -101,9 +101,9 @@ def _perplexity(values: Mapping[str, Sequence[float]]) -> float | None:
 
 
 def changed_workload(a: Answers, b: Answers, effect: Effect) -> str | None:
-    """Say how B's work is not A's: other samples, other prompts; ``None``: it is the same.
+    """Return how B's work differs from A's (samples, prompts); ``None``: it is the same.
 
-    A remedy of quality (fewer pixels) has other prompts by intent, and says so.
+    A remedy of quality (fewer pixels) changes prompts intentionally and declares it.
     """
     if set(a.tokens) != set(b.tokens):
         lost = sorted({*a.tokens} ^ {*b.tokens})[:3]
@@ -117,14 +117,14 @@ def changed_workload(a: Answers, b: Answers, effect: Effect) -> str | None:
 
 
 def output_result(check: OutputCheck | None) -> OutputResult:
-    """Return the one word of ``improve.json``."""
+    """Return the result code for ``improve.json``."""
     if check is None or check.tokens_equal is None:
         return "failed"
     return "equal" if check.tokens_equal else "differs"
 
 
 def describe_outputs(check: OutputCheck | None) -> str:
-    """Say in a few words what happened to the answers."""
+    """Describe the change of the answers briefly."""
     if check is None or check.tokens_equal is None:
         return "answers not compared"
     words = ["tokens equal"]

@@ -39,7 +39,7 @@ from llm_perf_opt.reporting.html.page import write_html
 from llm_perf_opt.reporting.markdown import write_markdown
 from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, columns, simple, text
 
-# The sentences and lines that all forms of an improvement share.
+# Sentences and lines shared by all output formats.
 
 
 METRIC_NAMES: dict[Metric, str] = {
@@ -80,14 +80,13 @@ def _end(ratio: float) -> str:
 
 
 def _describe_measurement(measured: Measured | None) -> str:
-    """Return a change with its interval."""
     if measured is None:
         return units.MISSING
     return f"{format_change(measured.change_ratio)} {format_interval(measured.low, measured.high)}"
 
 
 def _describe_moved_metrics(trial: Trial) -> str:
-    """Name the phases' metrics that moved for certain: where the change happens."""
+    """Name the phases' metrics with a significant change."""
     moved = [
         f"{name} {format_change(trial.metrics[name])} {format_interval(*ends)}"
         for name, ends in trial.intervals.items()
@@ -103,7 +102,7 @@ def _describe_metric(trial: Trial, name: str) -> str:
 
 
 def _format_predicted_gain(gain_s: float | None, by: PredictedBy | None) -> str:
-    """Return a prediction: a bound is "at most", what should cost says "more"."""
+    """Return a prediction: "at most" for a bound, "more" for an expected cost."""
     if gain_s is None:
         return units.MISSING
     if by in (None, "bound"):
@@ -112,7 +111,7 @@ def _format_predicted_gain(gain_s: float | None, by: PredictedBy | None) -> str:
 
 
 def _describe_basis(by: PredictedBy | None, share: float | None, source: str | None) -> str:
-    """Say what a prediction rests on: ``measured operators (93.0 %, vllm 0.24.0)``, ``bound (why no table predicts it)``."""
+    """Describe the basis of a prediction: ``measured operators (93.0 %, vllm 0.24.0)``, ``bound (why no table predicts it)``."""
     inside = ", ".join(part for part in (units.percent(share) if share is not None else "", source) if part)
     return f"{by} ({inside})" if by and inside else by or inside
 
@@ -120,7 +119,7 @@ def _describe_basis(by: PredictedBy | None, share: float | None, source: str | N
 def describe_expected(
     gain_s: float | None, by: PredictedBy | None, share: float | None, source: str | None
 ) -> str:
-    """Return a prediction and what it rests on; empty: nothing predicts."""
+    """Return a prediction and its basis; empty: no prediction."""
     if gain_s is None:
         return f"no prediction ({source})" if source else ""
     said = _format_predicted_gain(gain_s, by)
@@ -128,7 +127,7 @@ def describe_expected(
 
 
 def _describe_prediction(trial: Trial) -> str:
-    """Say what was predicted, by what, and what came of it."""
+    """Describe the prediction, its source and the measured result."""
     predicted = describe_expected(
         trial.predicted_gain_s,
         trial.predicted_by,
@@ -150,12 +149,12 @@ def _describe_prediction(trial: Trial) -> str:
 
 
 def _name_of(trial: Trial) -> str:
-    """Return the overrides; a combination names what it stands on."""
+    """Return the overrides; a combination includes the settings it builds on."""
     return " ".join(trial.overrides) + (" (on top of the kept ones)" if trial.on_top_of else "")
 
 
 def unconfirmed(result: Improvement) -> str:
-    """Say why the best is not confirmed."""
+    """Explain why the best is not confirmed."""
     again = confirmation_of(result, result.best.overrides)
     if again is None:
         return "not measured a second time"
@@ -172,7 +171,7 @@ def _measured_again(result: Improvement) -> float | None:
 
 
 def headline(result: Improvement) -> str:
-    """Say in one sentence what the search came to."""
+    """Return the result of the search in one sentence."""
     what = METRIC_NAMES[result.metric]
     if not result.best.overrides:
         asked = sum(trial.decision == "ask" and trial.role != "confirmation" for trial in result.tried)
@@ -195,7 +194,7 @@ def headline(result: Improvement) -> str:
 
 
 def describe_first_finding(result: Improvement) -> str | None:
-    """Say of the run's first finding, whose advice comes first, whether its remedy was kept; ``None``: there is no finding."""
+    """Describe whether the remedy of the run's first finding was kept; ``None``: there is no finding."""
     first = result.baseline.first_finding
     if first is None:
         return None
@@ -227,7 +226,6 @@ def singles(result: Improvement) -> list[Trial]:
 
 
 def _describe_baseline(result: Improvement) -> list[str]:
-    """Return the baseline's times."""
     base = result.baseline
     known = [
         ("", base.total_s and f"{units.seconds(base.total_s)} per sample"),
@@ -239,7 +237,7 @@ def _describe_baseline(result: Improvement) -> list[str]:
 
 
 def describe_method(result: Improvement) -> str:
-    """Say how it was decided."""
+    """Describe the decision rule."""
     method = result.method
     return (
         f"{method.bound}. Family error {units.percent(method.family_error_ratio)} over {method.tests} tests; a gain counts from "
@@ -249,7 +247,7 @@ def describe_method(result: Improvement) -> str:
 
 
 def _trial_output(trial: Trial) -> str:
-    """Say what happened to the answers, with quality where it was measured."""
+    """Describe the change of the answers, with quality where it was measured."""
     words = [describe_outputs(trial.check)]
     check = trial.check
     if check is not None and check.tokens_equal is False:
@@ -264,7 +262,7 @@ def _trial_output(trial: Trial) -> str:
 
 
 def facts(result: Improvement) -> list[tuple[str, str]]:
-    """Return what a reader wants to know of the search in addition to its result."""
+    """Return the facts shown next to the result."""
     base = result.baseline
     first = describe_first_finding(result)
     return [
@@ -301,7 +299,7 @@ def _ladder_chart(result: Improvement) -> str | None:
         value = step.value
     again = _measured_again(result)
     if again is not None and again != value:
-        # Gains that were measured one by one do not quite add up.
+        # Gains that were measured one by one are not exactly additive.
         steps.append(Step("measured again", again - value))
         value = again
     return waterfall(
@@ -322,7 +320,7 @@ def _predicted(trial: Trial) -> list[Dot]:
 
 
 def _trial_chart(result: Improvement) -> str | None:
-    """Draw the change of every experiment with its interval; the broken line is no change."""
+    """Draw the change of every experiment with its interval; the dashed line is zero."""
     rows = [
         DotRow(
             _name_of(trial),
@@ -354,7 +352,7 @@ def _trial_chart(result: Improvement) -> str | None:
     )
 
 
-# What the console says of a search.
+# Console output of a search.
 
 
 def improve_console(result: Improvement) -> str:
@@ -405,7 +403,7 @@ def _row(trial: Trial) -> list[str]:
     ]
 
 
-# The tables of a search as data, for Markdown and HTML alike.
+# The tables of a search as data, for Markdown and HTML.
 
 
 def trial_table(result: Improvement, role: Role) -> Table:
@@ -475,7 +473,7 @@ def _details(trial: Trial, result: Improvement) -> list[tuple[str, str]]:
 
 
 def describe_gain(value: float | None) -> str:
-    """Return a gain; what is slower says so."""
+    """Return a gain; negative gains are described as slower."""
     if value is None:
         return units.MISSING
     return units.seconds(value) if value >= 0 else f"{units.seconds(-value)} more"
@@ -507,7 +505,7 @@ def ladder_table(result: Improvement) -> Table:
 
 
 def _grade_table(grades: Sequence[FindingGrade]) -> Table:
-    """Return what each finding promised and what came of it."""
+    """Return the predicted and measured gain of each finding."""
     rows = [
         [
             text(grade.finding),
@@ -540,7 +538,7 @@ def cut_by_budget(result: Improvement) -> list[NotTried]:
 
 
 def _describe_cut(result: Improvement, directory: str | None) -> str:
-    """Say what the budget left out, and how to go on; empty: nothing."""
+    """Describe what the budget left out, and how to resume; empty: nothing."""
     cut = cut_by_budget(result)
     if not cut and result.status != "out of time":
         return ""
@@ -572,7 +570,7 @@ _GRADES_TEXT = (
 
 
 def improve_html(result: Improvement, directory: str | None = None) -> str:
-    """Render ``improve.html``; ``directory``: where the search is, for the command that goes on with it."""
+    """Render ``improve.html``; ``directory``: the search directory, for the resume command."""
     return write_html(_improve_document(result, directory))
 
 
@@ -582,7 +580,7 @@ def improve_markdown(result: Improvement, directory: str | None = None) -> str:
 
 
 def _improve_document(result: Improvement, directory: str | None = None) -> Document:
-    """Return the search: its result, what the budget cut, what it rests on, then every experiment."""
+    """Return the search: its result, what the budget cut, its basis, then every experiment."""
     cut = _describe_cut(result, directory)
     title = f"What to change: {METRIC_NAMES[result.metric]}"
     trust: list[Block] = [Note(note, level="info") for note in result.notes]
@@ -613,7 +611,7 @@ def _sections(result: Improvement) -> list[Section]:
 
 
 def _not_tried(result: Improvement) -> list[Block]:
-    """What there was no time for; what does not apply here is folded."""
+    """List remedies cut by the budget; inapplicable ones are folded."""
     cut = cut_by_budget(result)
     rest = [item for item in result.not_tried if item not in cut]
     folded = f"{len(rest)} {'remedy that does' if len(rest) == 1 else 'remedies that do'} not apply here"

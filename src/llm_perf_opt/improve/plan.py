@@ -1,4 +1,4 @@
-"""What would be tried, in which order, and why the rest is not."""
+"""The remedies to try, in order, and the reasons for leaving out the rest."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
 
-# What this machine can measure, and so many pairs can show; asked before anything is loaded.
+# What this machine can measure and the number of pairs can show; checked before anything is loaded.
 
 
 def refuse_unmeasured(metric: Metric, device: str) -> None:
-    """Refuse energy as the metric on a device that does not tell it."""
+    """Reject energy as the metric on a device that does not report it."""
     reason = _no_energy(device) if metric == "energy" else None
     if reason is not None:
         raise ConfigError(
@@ -49,7 +49,7 @@ def refuse_unmeasured(metric: Metric, device: str) -> None:
 
 
 def _no_energy(device: str) -> str | None:
-    """Say why the energy of a device is not known; ``None``: it is."""
+    """Return why the energy of a device is unknown; ``None``: it is known."""
     sensor = find_sensor(MonitoredDevice(device))
     if isinstance(sensor, str):
         return sensor
@@ -60,7 +60,7 @@ def _no_energy(device: str) -> str | None:
 
 
 def refuse_few_pairs(settings: SearchSettings, tests: int) -> None:
-    """Refuse fewer pairs than it takes to show any gain: such a search could only drop everything."""
+    """Reject a number of pairs that is too small to show any gain."""
     fewest = fewest_blocks(settings.family_error_ratio / max(1, tests))
     if settings.most_blocks < fewest:
         raise ConfigError(
@@ -70,12 +70,12 @@ def refuse_few_pairs(settings: SearchSettings, tests: int) -> None:
         )
 
 
-# What expected times of two sides come to in the metric that a search asks for.
+# Expected times of two sides, converted to the metric of the search.
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What tables of measured operators say of a change of data type, batch size or number of ranks."""
+    """Prediction from tables of measured operators for a change of data type, batch size or number of ranks."""
 
     source: str | None
     """Frameworks and versions; where there is no gain, why the tables cannot say."""
@@ -105,7 +105,7 @@ def _predicted_gain(found: ExpectedGain, metric: Metric, new_tokens: float | Non
         gain,
         found.basis,
         found.measured_share_ratio,
-        # How much power a device draws is in no table.
+        # The power draw of a device is not in the tables.
         change if metric != "energy" else None,
     )
 
@@ -150,7 +150,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What reports call it: its overrides."""
+        """The name in reports: its overrides."""
         return " ".join(self.overrides)
 
     @property
@@ -160,20 +160,20 @@ class Candidate:
 
     @property
     def gain_s(self) -> float | None:
-        """What it should gain: by measured operators where they reach, else at most the finding's bound."""
+        """Expected gain: from measured operators where covered, else the finding's bound."""
         predicted = self.predicted.gain_s if self.predicted is not None else None
         return predicted if predicted is not None else self.bound_s
 
     @property
     def predicted_by(self) -> PredictedBy | None:
-        """What ``gain_s`` is."""
+        """The source of ``gain_s``."""
         if self.predicted is not None and self.predicted.gain_s is not None:
             return self.predicted.by
         return "bound" if self.bound_s is not None else None
 
     def trial(self, on_top_of: Sequence[str], role: Role) -> Trial:
         """Return its record before anything was measured."""
-        # What is on top of other settings was not predicted: the tables were asked about the baseline.
+        # A combination was not predicted: the tables cover only changes of the baseline.
         known = self if not on_top_of else replace(self, predicted=None)
         predicted = known.predicted
         return Trial(
@@ -211,7 +211,7 @@ class Planned:
 
     @property
     def tests(self) -> int:
-        """Tests the family error is shared among: every single, a growth of the combination by each remedy, those that are
+        """Tests the family error is shared among: every single, each extension of the combination, those that are
         tried again on top of others, the last ones."""
         remedies = self._names()
         together = len(remedies) - 1 + _BUNDLES if len(remedies) > 1 else 0
@@ -220,14 +220,14 @@ class Planned:
 
     @property
     def confirmations(self) -> int:
-        """Tests that are left for the end."""
+        """Tests reserved for confirmation."""
         return _CONFIRMATIONS + (_FALLBACKS if len(self._names()) > 1 else 0)
 
     def _names(self) -> set[str]:
         return {candidate.remedy.name for candidate in self.candidates}
 
     def candidate(self, trial: Trial) -> Candidate:
-        """Return the candidate of a trial; one that is not planned here any more is made of its record."""
+        """Return the candidate of a trial; one that is no longer planned is rebuilt from its record."""
         overrides = tuple(trial.overrides)
         known = (c for c in self.candidates if c.remedy.name == trial.remedy and c.overrides == overrides)
         remedy = Remedy(
@@ -256,15 +256,15 @@ def plan(
     *,
     allow: Effect = "nothing",
 ) -> Planned:
-    """Rank the remedies that apply by what is predicted of them, else by the bound of the finding they answer.
+    """Rank the applicable remedies by predicted gain, else by the bound of their finding.
 
-    The rest have a reason.
+    The rest are returned with reasons.
     """
     chosen = _chosen(remedies, only, situation)
     planned = Planned([], two_do_not_fit=_does_not_fit(situation))
     now = configurations.flat(situation.config)
     for remedy in chosen:
-        # What is promised of a phase that the metric does not contain is no promise of the metric.
+        # A gain in a phase that the metric does not include is not a gain of the metric.
         findings = tuple(
             each for each in remedy.findings(situation) if holds_phase(situation.metric, each.phase)
         )
@@ -286,8 +286,8 @@ def plan(
     best: dict[str, float] = {}
     for each in planned.candidates:
         best[each.remedy.name] = max(best.get(each.remedy.name, 0.0), each.gain_s or 0.0)
-    # What changes the quality can only be asked about, unless that is allowed: all that may be kept comes first. Of equal
-    # promises the finding that the report names first.
+    # Remedies that change quality are only proposed unless allowed, so those that may be kept come first. Ties are broken
+    # by the order of findings in the report.
     order = {(found.id, found.phase): place for place, found in enumerate(situation.findings)}
 
     def rank(each: Candidate) -> tuple[bool, float, int, int]:
@@ -305,7 +305,7 @@ def _promise(candidate: Candidate, best: Mapping[str, float]) -> float:
 
 
 def _chosen(remedies: Sequence[Remedy], only: Sequence[str], situation: Situation) -> list[Remedy]:
-    """Keep the remedies that are named, or whose finding is; an unknown name is refused."""
+    """Keep the remedies that are named, or whose finding is; an unknown name is rejected."""
     if not only:
         return list(remedies)
     names = {remedy.name for remedy in remedies}
@@ -338,7 +338,7 @@ def _does_not_fit(situation: Situation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TablePredictor:
-    """The baseline of a search, and the tables of measured operators to ask about changes of it."""
+    """The baseline of a search, and the tables of measured operators that predict changes of it."""
 
     summary: Summary
     overrides: Sequence[str]
@@ -346,12 +346,12 @@ class TablePredictor:
     tables: Tables | None
 
     def __call__(self, overrides: Sequence[str]) -> Predicted | None:
-        """Return what is predicted of some overrides; ``None``: they change nothing that expected times know of."""
+        """Return the prediction for overrides; ``None``: they change nothing that expected times cover."""
         try:
             before = configurations.checked(self.overrides)
             after = configurations.checked(configurations.merged(self.overrides, overrides))
         except LlmPerfError:
-            return None  # the experiment says what is wrong with them
+            return None  # errors in them are reported by the experiment
         changed = configurations.changed_keys(before, after)
         if not any(key in _KEYS for key in changed):
             return None

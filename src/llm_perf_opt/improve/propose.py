@@ -1,4 +1,4 @@
-"""One remedy, proposed by a program: overrides, or a function that patches the model; the answer is its trial.
+"""One remedy, proposed by a program: overrides, or a function that patches the model; the result is its trial.
 
 >>> from llm_perf_opt.api import try_remedy                                            # doctest: +SKIP
 >>> try_remedy(["model.cache=preallocated"], baseline=["model=llama_tiny"]).decision   # doctest: +SKIP
@@ -47,9 +47,9 @@ def try_remedy(
 
     ``patch`` gets B's model once it is built and changes it in place, or returns another one: ``package.module:function``, or the
     function itself. One that another process can import is measured there, so that its crash is a failed trial; any other
-    (a lambda, one of a notebook) in this process. ``limit_s`` is the time for measuring; what an answer of a slow model takes
+    (a lambda, one of a notebook) in this process. ``limit_s`` is the time for measuring; the time of an answer of a slow model
     (``answer_s``) adds to the time for warming up. ``out`` keeps the files of the experiment. Nothing raises because the remedy
-    is bad: ``decision`` is then ``failed``, with the reason. A baseline that cannot be raises :class:`ConfigError`.
+    is bad: ``decision`` is then ``failed``, with the reason. An invalid baseline raises :class:`ConfigError`.
     """
     if not overrides and patch is None:
         raise ConfigError("nothing to try", hint="give overrides, or a function that patches the model")
@@ -130,7 +130,7 @@ def _measure(spec: Spec, folder: Path, patch: Patch | str | None, *, own_process
         run_both_sides(spec, folder, patch)
     except LlmPerfError as error:
         failure = error.message
-    except Exception as error:  # noqa: BLE001 - somebody's own function may raise anything; a failed trial says what
+    except Exception as error:  # noqa: BLE001 - user code may raise anything; the failed trial records it
         failure = ": ".join(describe_failure(error))
     outcome = read_outcome(spec, folder)
     outcome.failure, outcome.seconds = failure, time.monotonic() - began
@@ -138,7 +138,7 @@ def _measure(spec: Spec, folder: Path, patch: Patch | str | None, *, own_process
 
 
 def _importable(patch: Patch | str | None) -> str | None:
-    """Return the name another process can import the function by; ``None``: it cannot."""
+    """Return the importable name of the function; ``None``: it has none."""
     if patch is None or isinstance(patch, str):
         return patch
     module, name = getattr(patch, "__module__", "__main__"), getattr(patch, "__qualname__", "<lambda>")

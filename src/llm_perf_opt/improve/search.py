@@ -1,4 +1,4 @@
-"""The search: singles first, ranked by what the findings promise; then together, one by one, each measured again.
+"""The search: singles first, ranked by the predicted gains; then combined one by one, each measured again.
 
 Gains do not add: a remedy that helps alone may do nothing in combination with another. So a combination grows by one remedy at a time, and
 each must show a gain on top of what is kept already. The result is written after every experiment.
@@ -45,7 +45,7 @@ Saved = Callable[[Improvement], None]
 
 @dataclass(slots=True)
 class Search:
-    """A search under way."""
+    """The state of a search."""
 
     planned: Planned
     result: Improvement
@@ -64,7 +64,7 @@ class Search:
     def run(self) -> Improvement:
         """Try everything the time allows; an interruption keeps what was measured."""
         self.began = self.clock()
-        # Until the end is reached: a process that is killed says no last word.
+        # Set before the end, because a killed process cannot report.
         self.result.status = "interrupted"
         self._settle()  # a search that is killed in its first experiment can be resumed
         try:
@@ -84,13 +84,13 @@ class Search:
         return self.planned.tests
 
     def _confirmations(self) -> int:
-        """Tests that are left for the end."""
+        """Tests reserved for confirmation."""
         return self.planned.confirmations
 
     # --- the three parts -------------------------------------------------------------------------------------
 
     def _explore(self) -> None:
-        """Find what to keep."""
+        """Find the remedies to keep."""
         self._singles()
         self._combinations()
 
@@ -136,8 +136,8 @@ class Search:
             self._likely_together()
 
     def _again(self, asked: set[str]) -> bool:
-        """Try once more, on top of what is kept, what was decided alone under other conditions: a step that is compiled has
-        less work between two meetings of threads. Return whether there was time."""
+        """Retest remedies affected by one already kept, on top of it; for example, a compiled step has
+        less work between two thread barriers. Return whether there was time."""
         for candidate in self.planned.candidates:
             names, before = {trial.remedy for trial in self.kept}, overrides_of(self.kept)
             if (
@@ -155,7 +155,7 @@ class Search:
         return True
 
     def _likely_together(self) -> None:
-        """Try all at once that pointed to a gain which alone was too small to be shown; kept or dropped as a whole."""
+        """Try all remedies with an inconclusive gain together; they are kept or dropped as a whole."""
         before = overrides_of(self.kept)
         taken = list(before)
         likely: list[Trial] = []
@@ -183,7 +183,7 @@ class Search:
         return judge.is_worth(found.change_ratio, self.result.metric, self.result.method)
 
     def _confirm(self) -> None:
-        """Measure all that is kept against the baseline once more, in new processes: the winner's luck is not in it."""
+        """Measure the kept combination against the baseline again, in new processes, to avoid selection bias."""
         if not self.kept:
             return
         while self.kept:
@@ -197,7 +197,7 @@ class Search:
                 return
             note = f"{whole.name} was not kept: measured again, {why}"
             self.result.notes = [*(each for each in self.result.notes if each != note), note]
-            # What is wrong with all together need not be wrong with the strongest of them.
+            # If the combination is reverted, the strongest single remedy may still hold.
             lost, self.kept = (self.kept[1:], self.kept[:1]) if len(self.kept) > 1 else (self.kept, [])
             for each in lost:
                 each.decision, each.reason = "drop", f"a gain was shown, but measured again {why}"
@@ -230,7 +230,7 @@ class Search:
         return trial
 
     def _cut(self, candidate: Candidate, role: Role) -> Trial | None:
-        """Leave out what was not measured in its time; ``None``: there is none left for anything else."""
+        """Leave out a candidate that was not measured in time; ``None``: there is none left for anything else."""
         if role != "single" or self._left_s(role) < LEAST_EXPERIMENT_S:
             self._out_of_time(candidate, role)
             return None
@@ -239,7 +239,7 @@ class Search:
         return candidate.trial([], role)
 
     def _out_of_time(self, candidate: Candidate, role: Role) -> None:
-        """Say what the budget left no time for."""
+        """Record what was cut by the budget."""
         self.time_is_over = True
         self._end_before(candidate, role, TIME_IS_OVER)
 
@@ -276,7 +276,7 @@ class Search:
             first, second
         )
         if self.planned.two_do_not_fit:
-            # One process can lend its weights to the other side; two processes hold them twice.
+            # One process can share its weights with the other side; two processes hold them twice.
             own = False
             if not can_share:
                 trial.reason = "this setting needs a second copy of the model, which does not fit into memory"
@@ -290,7 +290,7 @@ class Search:
                 )
                 outcome = self.runner(spec, folder, own_processes=False)
         except (LlmPerfError, OSError) as error:
-            # Files that cannot be written or read end this trial, not the search.
+            # File errors end this trial, not the search.
             trial.reason = ": ".join(describe_failure(error))
             return trial
         return None if outcome.out_of_budget else self._concluded(trial, outcome)
@@ -307,7 +307,7 @@ class Search:
         return trial
 
     def _left_s(self, role: Role) -> float:
-        """Return the time for experiments of a kind: what is kept needs some for its own."""
+        """Return the time for experiments of a kind, reserving some for the confirmation."""
         left = self.budget_s - (self.clock() - self.began)
         kept = any(trial.decision == "keep" for trial in self.result.tried)
         return left - _RESERVED.get(role, 0.0) * self.budget_s if kept else left
@@ -315,13 +315,13 @@ class Search:
     def _tests_are_over(self, role: Role) -> bool:
         """Return whether one more test would exceed the family error; the last ones are for the confirmation.
 
-        A search that goes on may find other things to combine than it planned for.
+        A resumed search may combine other remedies than planned.
         """
         made = sum(trial.measured is not None for trial in self.result.tried)
         return made >= self.tests - (0 if role == "confirmation" else self._confirmations())
 
     def _end_before(self, candidate: Candidate, role: Role, why: str) -> None:
-        """Say what was not measured, and why."""
+        """Record what was not measured, and why."""
         if role != "single":
             what = "on top of the others" if role == "combination" else "once more, as a whole"
             self.result.notes.append(f"{candidate.name} was not measured {what}: {why}")
@@ -332,16 +332,16 @@ class Search:
         self._leave_out(rest, why)
 
     def _limit(self, left_s: float) -> float:
-        """Return how long one experiment may measure: its share of what is left, and enough to tell something.
+        """Return how long one experiment may measure: its share of the remaining time, at least a useful minimum.
 
-        A few remedies that are decided are worth more than many that are not; the most promising come first.
+        A few decided remedies are worth more than many undecided ones; the most promising come first.
         """
         ahead = max(1, self.tests - len(self.result.tried))
         enough = _ENOUGH_PAIRS * 2 * (self.result.baseline.total_s or 0.0)
         return max(LEAST_EXPERIMENT_S, min(left_s, max(enough, _SHARE * left_s / ahead)))
 
     def _most_s(self, left_s: float, role: Role) -> float:
-        """Return how long one experiment may take as a whole: a single one leaves time to the others."""
+        """Return how long one experiment may take in total; single remedies leave time for the others."""
         if role != "single":
             return left_s
         return min(left_s, max(_MOST_SINGLE * left_s, 2 * LEAST_EXPERIMENT_S))
@@ -369,7 +369,7 @@ class Search:
             )
 
     def _found(self) -> list[Trial]:
-        """Return what is to be kept so far; nothing where the whole was measured again and its gain was gone."""
+        """Return what is to be kept so far; empty if the confirmation reverted it."""
         found = self.kept or self._best_single()
         return [] if self.taken_back or is_reverted(self.result, overrides_of(found)) else found
 
@@ -389,7 +389,7 @@ class Search:
         )
 
     def _settle(self) -> None:
-        """Bring ladder, best and grades up to date, and write."""
+        """Update steps, best result and grades, and write."""
         result = self.result
         result.ladder = judge.ladder(result.baseline.metric_value, self._found())
         result.grades = judge.grade_findings(result.tried, result.metric)
@@ -398,7 +398,7 @@ class Search:
 
 
 def refuse_empty(planned: Planned) -> None:
-    """Refuse a search without anything to try."""
+    """Reject a search without anything to try."""
     if not planned.candidates:
         reasons = "; ".join(f"{item.remedy}: {item.reason}" for item in planned.not_tried[:3])
         raise ConfigError(f"no remedy applies here ({reasons})", hint="name your own: --try 'key=value'")

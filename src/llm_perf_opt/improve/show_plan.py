@@ -31,7 +31,7 @@ _KEPT_SHARE = 0.25
 
 
 def show_plan(request: Request, *, as_json: bool) -> int:
-    """Say what would be tried and about how long it takes; by a run of this configuration that is there already, where one is."""
+    """Print what would be tried and the estimated time, based on an existing run of this configuration if there is one."""
     request = from_best(request)
     if request.resume is not None:
         out = request.resume.expanduser().absolute()
@@ -75,14 +75,14 @@ def show_plan(request: Request, *, as_json: bool) -> int:
 
 
 def _print_taken_over(stored: Sequence[str], source: Path, *, as_json: bool) -> None:
-    """Print what a file sets, before anything of it is used."""
+    """Print the settings of a file before they are used."""
     if not as_json:
         shown = one_line(shlex.join(mask_arguments(stored))) if stored else "nothing (the default workload)"
         print(f"settings from {source}: {shown}\n")
 
 
 def describe_combinations(planned: Planned, allow: Effect) -> list[str]:
-    """Say which remedies exclude each other, and what happens to those that may make answers worse."""
+    """Describe which remedies exclude each other, and how those that may reduce quality are handled."""
     by_name: dict[str, Candidate] = {}
     for candidate in planned.candidates:
         by_name.setdefault(candidate.remedy.name, candidate)
@@ -141,7 +141,7 @@ def expected_s(request: Request, planned: Planned, summary: Summary | None) -> f
 
 
 def expected_experiments(request: Request, planned: Planned) -> int:
-    """Return about how many experiments a search makes; :attr:`Planned.tests` is the most it may."""
+    """Return about how many experiments a search makes; :attr:`Planned.tests` is the maximum."""
     if request.settings.search == "optuna":
         return request.trials + 1
     options: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""The process that measures: both sides in turn, or one side that waits for its turns.
+"""The measuring process: both sides in turn, or one side that waits for its turns.
 
 Started as ``python -m llm_perf_opt.improve.worker FOLDER both|a|b``. A remedy may crash, use up the memory or never
-return: then this process does, and the search goes on without it. All that is measured is in files at once.
+return: then only this process is lost, and the search continues. Measurements are written to files immediately.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ if TYPE_CHECKING:
 
 _WAIT_S = 0.005
 _PARENT_CHECK_S = 1.0
-# What torch, transformers and a user's patch raise when a remedy does not work here: each is the remedy's failure.
+# Exceptions of torch, transformers and a user's patch: each counts as a failure of the remedy.
 _REMEDY_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ImportError, OSError, MemoryError,
                   AssertionError, NotImplementedError, ArithmeticError)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what the folder's specification says; a failure is written down, with the reason."""
+    """Measure according to the folder's specification; a failure is recorded with its reason."""
     folder_text, mode = [*(sys.argv[1:] if argv is None else argv), "", ""][:2]
     folder = Path(folder_text)
     console_logging()
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None:
-    """Load both sides, compare their answers, then take turns until the question is settled or the time is over."""
+    """Load both sides, compare their answers, then take turns until there is a verdict or the time is over."""
 
     started = (timestamp(), time.monotonic())
     a = _load("a", spec, None)
@@ -97,7 +97,7 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
     for side in (a, b):
         side.logits.clear()
     if set(a.answers.tokens) != set(b.answers.tokens):
-        return  # other work: who reads the answers refuses it
+        return  # different work: rejected when the answers are read
     units = dict(zip(SIDES, units_of([_ids(a), _ids(b)]), strict=True))
     with (folder / PASSES).open("a", encoding="utf-8") as stream:
 
@@ -113,7 +113,7 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
 
 
 def _serve_turns(spec: Spec, folder: Path, letter: Letter) -> None:
-    """Load one side, say that it is ready, and run a unit whenever it is this side's turn."""
+    """Load one side, signal readiness, and run a unit at each turn."""
     import numpy as np
 
     started = (timestamp(), time.monotonic())
@@ -138,7 +138,7 @@ def _ids(side: WarmSide) -> list[list[str]]:
 
 
 def _write_side(side: WarmSide, spec: Spec, folder: Path, started: tuple[str, float]) -> None:
-    """Leave a side's timings as a run of its own, for the page that compares both."""
+    """Write a side's timings as a separate run, for the page that compares both."""
     from llm_perf_opt.compare.measure import write_side
 
     if side.result is not None and all(batch.repeats for batch in side.result.batches):
@@ -151,7 +151,7 @@ def _write_side(side: WarmSide, spec: Spec, folder: Path, started: tuple[str, fl
 
 
 def _turns(folder: Path, letter: Letter) -> Any:
-    """Yield what is asked of this side, until it is told to stop or nobody is left to ask."""
+    """Yield the requested units until a stop is requested or the parent process is gone."""
     parent, last, looked = os.getppid(), 0, time.monotonic()
     path = folder / TURN.format(letter)
     while not (folder / STOP).exists():
@@ -169,7 +169,7 @@ def _turns(folder: Path, letter: Letter) -> Any:
 
 
 def _load(letter: Letter, spec: Spec, patch: Patch | None, lender: WarmSide | None = None) -> WarmSide:
-    """Build a side; from a lender it borrows the weights, unless it may write to them."""
+    """Build a side; it shares the weights of ``lender`` unless it may write to them."""
     import torch
 
     from llm_perf_opt.improve.configurations import can_share_weights, composed
@@ -178,7 +178,7 @@ def _load(letter: Letter, spec: Spec, patch: Patch | None, lender: WarmSide | No
     baseline, config = composed(spec.a), composed(spec.overrides(letter))
     apply_process_settings(config.run)
     shared = lender is not None and patch is None and can_share_weights(baseline, config)
-    # As many samples as were asked for, and a whole batch of the baseline's.
+    # As many samples as requested, and a whole batch of the baseline's.
     most_samples = max(spec.settings.most_samples, baseline.infer.batch_size)
     default_threads = lender.default_threads if lender is not None else torch.get_num_threads()
     with weights_from(lender.engine.model if lender is not None and shared else None):
@@ -190,7 +190,7 @@ def _load(letter: Letter, spec: Spec, patch: Patch | None, lender: WarmSide | No
 
 
 def _refuse_short_batches(side: WarmSide, size: int, baseline_size: int) -> None:
-    """Refuse a larger batch that the samples cannot fill: what is measured would not be what is kept."""
+    """Reject a batch larger than the number of samples."""
     count = sum(len(group) for group in side.groups)
     if count < size != baseline_size:
         raise ConfigError(
@@ -215,7 +215,7 @@ def _failed(folder: Path, mode: str, kind: str, message: str) -> int:
 
 
 def describe_failure(error: BaseException) -> tuple[str, str]:
-    """Return what kind of failure an error is, and what it says in one line."""
+    """Return the kind of failure and a one-line message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kind = type(error).__name__
     if isinstance(error, GivenUpError):
@@ -225,7 +225,7 @@ def describe_failure(error: BaseException) -> tuple[str, str]:
     return kind, (lines[0] if lines else "no message")[:300]
 
 
-# One configuration, loaded and warm, that runs its units of work in turn and tells what it answered.
+# One configuration, loaded and warm, that runs its units of work in turn and records its answers.
 
 
 Patch = Callable[[Any], Any]
@@ -271,7 +271,7 @@ class WarmSide:
         return done
 
     def _first_other(self, group: Sequence[Sample], result: PassResult) -> int | None:
-        """Return where a pass first answered otherwise than the pass whose answers were compared."""
+        """Return the first position at which a pass differs from the compared pass."""
         found = None
         for sample, ids in zip(group, result.token_ids, strict=True):
             found = earliest(found, first_difference(self.answers.tokens.get(sample.id, ids), ids))
@@ -297,7 +297,7 @@ def _warm_side(
     engine = build_engine(workload, LogProgress())
     if patch is not None:
         engine.model = patch(engine.model) or engine.model
-        # Who patches a model may compile a part of it.
+        # Patching code may compile a part of the model.
         engine.compilations = engine.compilations or CompilationLog()
     groups = batches_of(engine, samples, workload.infer)
     return WarmSide(
@@ -306,7 +306,7 @@ def _warm_side(
 
 
 def answer(side: WarmSide, *, checks_text: bool) -> None:
-    """Warm up, then run every sample once and keep what it answered; nothing of it counts as measured."""
+    """Warm up, then run every sample once and keep the answers; this pass is not measured."""
     import torch
 
     torch.set_num_threads(side.threads)
@@ -322,7 +322,7 @@ def answer(side: WarmSide, *, checks_text: bool) -> None:
         side.answers.prompt_tokens[name] = given.prompt_tokens
         if checks_text and reference is not None:
             side.answers.distances[name] = _distance(side.engine, given.token_ids, reference)
-    # What could not be read was left out, with the reason in the log.
+    # Unreadable samples were skipped, with the reason in the log.
     left = ([sample for sample in group if sample.id in side.answers.tokens] for group in side.groups)
     side.groups = [group for group in left if group]
     if checks_text and "vision" not in side.engine.adapter.phases:
@@ -415,7 +415,7 @@ def _perplexities(side: WarmSide) -> None:
         batch = side.engine.prepare([sample])
         ids, positions = batch.inputs["input_ids"], batch.inputs["positions"]
         mask = batch.inputs.get("mask")
-        if mask is not None:  # what prompts were filled up with is no text
+        if mask is not None:  # padding is not text
             ids, positions = (each[..., -int(mask.sum()) :] for each in (ids, positions))
         if ids.shape[1] < 2 or ids.shape[1] > left:
             continue
@@ -434,7 +434,7 @@ def _perplexities(side: WarmSide) -> None:
 
 
 def _energy_meter(workload: WorkloadConfig) -> Callable[[], float | None]:
-    """Return what reads the device's energy counter; without one, nothing is known."""
+    """Return the reader of the device's energy counter, if there is one."""
     from llm_perf_opt.hardware.sensors.sampler import MonitoredDevice, find_sensor
 
     sensor = find_sensor(MonitoredDevice(workload.device))

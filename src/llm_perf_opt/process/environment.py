@@ -1,4 +1,4 @@
-"""The environment of programs that are captured: what they need, and what the user names.
+"""The environment of captured programs: required variables, and those the user names.
 
 Nsight Systems stores the whole environment of the program in its report and in every export, and captures are made to
 be passed on. So a captured program, and the tool around it, get an allow-listed environment; anything else has to be
@@ -155,7 +155,7 @@ _PREFIXES = (
 def allowed_environment(named: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables of this process that a captured program gets, and those that the user ``named``.
 
-    Who names a variable wants it there: it is not held back, whatever it looks like.
+    A named variable is always passed, even if it looks like a secret.
     """
     return {
         **{name: value for name, value in os.environ.items() if _is_allowed(name, value)},
@@ -185,7 +185,7 @@ def missing_variables(wanted: Mapping[str, str]) -> dict[str, str]:
 
 
 def restart_with(variables: Mapping[str, str], arguments: Sequence[str]) -> None:
-    """Replace this process by one with these variables and the same command line; returns only when none is missing."""
+    """Replace this process by one with these variables and the same command line; returns only if none is missing."""
     missing = missing_variables(variables)
     if not missing:
         return
@@ -207,19 +207,19 @@ def restart_with(variables: Mapping[str, str], arguments: Sequence[str]) -> None
         ) from error
 
 
-# Environment of a measuring process, set before torch is imported. What the user has set stays.
+# Environment of a measuring process, set before torch is imported. The user's values are kept.
 
 
 DEFAULTS = {
     # Idle CPU threads sleep instead of spinning. With the default, one other busy program on the machine slows
     # small operators down tenfold (a spinning thread keeps the one it waits for off the core).
     "OMP_WAIT_POLICY": "PASSIVE",
-    # The torch profiler's own log lines would run through the progress display.
+    # The torch profiler's own log lines would disturb the progress display.
     "KINETO_LOG_LEVEL": "99",
 }
 
 
 def prepare_process() -> None:
-    """Set what is not set yet; without effect once torch is loaded."""
+    """Set variables that are not set yet; no effect once torch is loaded."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

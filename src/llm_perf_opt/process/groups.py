@@ -1,4 +1,4 @@
-"""Find and end everything a program started, also what left its process group.
+"""Find and end everything a program started, including processes that left its group.
 
 Nsight Systems puts its agent, its launcher and the target into sessions of their own. They inherit the
 environment, so a marker variable finds them in ``/proc``; only processes that carry the marker, or belong to
@@ -31,14 +31,14 @@ _LOOKS, _LOOK_S = 200, 0.005
 def new_job() -> str:
     """Return a marker for a new job: those of the jobs this process is part of, then its own.
 
-    It says who started the job (process id and start time), so that orphans can be distinguished from jobs under way.
+    It contains the starter of the job (process id and start time), so that orphans can be distinguished from running jobs.
     """
     own = f"{os.getpid()}-{start_time(os.getpid())}-{uuid.uuid4().hex}"
     return f"{os.environ.get(JOB_VARIABLE, '')}:{own}"
 
 
 def start_time(pid: int) -> int:
-    """Return when a process began, in the kernel's ticks; with its id it is unique. 0: there is no such process."""
+    """Return when a process began, in the kernel's ticks; with its id it is unique. 0: no such process."""
     try:
         return int((_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -55,7 +55,7 @@ def survivors(group: int, job: str) -> list[int]:
 
 
 def is_started_by(pid: int, root: int) -> bool:
-    """Whether a process is ``root``, or was started by it or by what it started, also where its own parent is gone."""
+    """Whether a process is ``root``, or was started by it or by what it started, even if its direct parent is gone."""
     return any(_descends_from(one, root) for one in (pid, *_starters(pid)))
 
 
@@ -71,7 +71,7 @@ def _descends_from(pid: int, root: int) -> bool:
 
 
 def _starters(pid: int) -> list[int]:
-    """Return the live processes that the marker of a process names: who started the jobs it is part of."""
+    """Return the live processes that the marker of a process names: the starters of its jobs."""
     try:
         variables = _environment(_PROC / str(pid)).split(b"\0")
     except (OSError, ValueError, IndexError):
@@ -91,8 +91,8 @@ def _starters(pid: int) -> list[int]:
 def kill_all(group: int, job: str, *, settle_s: float = 0.0, leftovers: Leftovers | None = None) -> int:
     """Kill what is left, in rounds because a dying parent may still fork; return how many were killed.
 
-    ``settle_s`` gives helpers of a tool that ended normally the time to leave by themselves; ``leftovers`` is told
-    of each process before it is killed.
+    ``settle_s`` gives helpers of a tool that ended normally time to exit; ``leftovers`` is
+    notified of each process before it is killed.
     """
     if not _PROC.is_dir():  # not Linux: the group is all that can be found
         if group == NO_GROUP:
@@ -121,7 +121,7 @@ def kill_all(group: int, job: str, *, settle_s: float = 0.0, leftovers: Leftover
 
 
 def _is_in_job(entry: Path, group: int, marker: bytes) -> bool:
-    """Tell by ``stat`` (state, group) and ``environ``; a process that ends meanwhile does not belong."""
+    """Decide by ``stat`` (state, group) and ``environ``; a process that ends meanwhile is not included."""
     try:
         # The command name may hold spaces and parentheses: fields start after the last one.
         fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
@@ -155,10 +155,10 @@ def _is_in_execve(entry: Path) -> bool:
     return not ending and not (entry / "cmdline").read_bytes()
 
 
-# Programs of earlier runs that nobody watches any more, and agents of nsys that somebody left behind.
+# Programs of earlier runs that are no longer monitored, and leftover agents of nsys.
 #
-# Only what carries the marker of a run whose starter is gone is ours to end. An agent of nsys without it belongs to
-# somebody's own nsys: it is named, never touched.
+# Only processes with the marker of a run whose starter is gone are ended. An agent of nsys without it belongs to
+# another nsys: it is reported, never touched.
 
 
 _MARKER = f"{JOB_VARIABLE}=".encode()
@@ -185,7 +185,7 @@ def find_orphans() -> list[Orphan]:
 
 
 def end_orphans() -> tuple[list[Orphan], list[Path]]:
-    """End those that are ours; return them, and the files of theirs that were removed."""
+    """End our orphans; return them, and their removed files."""
     ended: list[Orphan] = []
     leftovers = Leftovers()
     for orphan in find_orphans():
@@ -198,7 +198,7 @@ def end_orphans() -> tuple[list[Orphan], list[Path]]:
 
 
 def advice(orphans: list[Orphan]) -> str:
-    """Say in one sentence who is there and how to end them."""
+    """Describe the processes in one sentence, and how to end them."""
     ours = [str(orphan) for orphan in orphans if orphan.ours]
     others = [orphan for orphan in orphans if not orphan.ours]
     parts = [f"an earlier run left {', '.join(ours)}: llm-perf-opt doctor --clean ends it"] if ours else []
@@ -216,7 +216,7 @@ def _found() -> Iterator[Orphan]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            # Ids of another namespace (a container, a capture of its own) mean other processes.
+            # Process ids of another namespace (a container, an isolated capture) refer to other processes.
             if not (entry / "ns/pid").samefile(_PROC / "self/ns/pid") or entry.stat().st_uid != os.geteuid():
                 continue
             environment = (entry / "environ").read_bytes().split(b"\0")
@@ -234,7 +234,7 @@ def _found() -> Iterator[Orphan]:
 
 
 def _is_watched(marker: str) -> bool:
-    """Tell whether one of those who started the job, or the job around it, still runs; unknown forms count as such."""
+    """Return whether a starter of the job, or of the job around it, is still running; unknown formats count as running."""
     for owner in filter(None, marker.split(":")):
         pid, _, rest = owner.partition("-")
         began = rest.partition("-")[0]

@@ -1,4 +1,4 @@
-"""A small process that outlives ours, to end what we started when we are killed.
+"""A small process that outlives ours, to end our child processes when we are killed.
 
 ``kill -9``, the kernel out of memory and a closed container leave no time for clean-up, and nsys puts its agent and
 the program into sessions of their own, which a parent-death signal does not reach. So the first program that is
@@ -37,15 +37,15 @@ class Guard:
         self._owner = 0
 
     def begin(self, job: str, group: int | None = None) -> None:
-        """Say that a job begins (before its program is started), or which process group it has."""
+        """Announce that a job begins (before its program is started), or which process group it has."""
         self._tell({"job": job, "group": group})
 
     def end(self, job: str) -> None:
-        """Say that nothing of a job is left."""
+        """Announce that a job has ended completely."""
         self._tell({"job": job, "over": True})
 
     def _tell(self, message: dict[str, object]) -> None:
-        """Without a guard (no memory for one, or it was killed) programs are still run and ended as ever."""
+        """Send a line; without a guard (no memory, or it was killed) programs still run and end normally."""
         with self._lock:
             # A second try, with a new guard, when the old one is gone.
             for _ in range(2):
@@ -88,14 +88,14 @@ GUARD = Guard()
 
 
 def watch(parent: int) -> None:
-    """The guard's own life: keep the list of jobs until the parent is gone, then end what is on it."""
+    """Main loop of the guard: keep the list of jobs until the parent is gone, then end them."""
     jobs: dict[str, int | None] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.buffer, selectors.EVENT_READ)
         rest = b""
         while True:
-            # A fork of the parent may keep the pipe open, so the parent's id is looked at, too: before the pipe, since a
-            # parent that was killed, perhaps before the guard had come this far, has left words in it.
+            # A fork of the parent may keep the pipe open, so the parent's id is checked, too: before the pipe, since a
+            # parent that was killed before the guard got this far has left data in it.
             lives = os.getppid() == parent
             if not selector.select(_LOOK_S if lives else 0):
                 if lives:

@@ -1,7 +1,7 @@
 """Run a program where it sees only its own processes: a process-id namespace of its own, with its own ``/proc``.
 
-Nsight Systems stores the environment of every process it can read, whoever started it: shells, editors, this program.
-In a namespace of its own there is nobody else to read. Shared memory is private, too, so that no agent of an earlier
+Nsight Systems stores the environment of every process it can read, including unrelated ones: shells, editors, this program.
+In a separate namespace there are no other processes. Shared memory is private, too, so that no agent of an earlier
 capture is found, and when the program ends the kernel ends all it left behind.
 
 Started by path, without the package: ``python -I -S isolate.py PROGRAM ARGUMENT…``. Exit code and signal are the
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     if not _enter(libc):
         return NOT_POSSIBLE
-    # The whole group gets the signals: the program decides what they mean, not those who wait for it.
+    # The whole group gets the signals: the program handles them, not its waiting parents.
     for number in _FORWARDED:
         signal.signal(number, signal.SIG_IGN)
     reader, writer = os.pipe()
@@ -68,7 +68,7 @@ def _enter(libc: ctypes.CDLL) -> bool:
 
 
 def _first_process(libc: ctypes.CDLL, argv: Sequence[str], writer: int) -> int:
-    """Mount what is private, start the program, collect whoever it leaves behind; with this process all end."""
+    """Mount what is private, start the program, reap orphans; all processes end with this one."""
     libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if libc.mount(b"proc", b"/proc", b"proc", _NO_SUID_DEVICES_PROGRAMS, None) != 0:
         return NOT_POSSIBLE
@@ -91,7 +91,7 @@ def _first_process(libc: ctypes.CDLL, argv: Sequence[str], writer: int) -> int:
 
 
 def _end_as(status: int) -> int:
-    """Return the exit code, or end by the signal that ended the program, without a second core file."""
+    """Return the exit code, or end by the program's signal, without a second core file."""
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)

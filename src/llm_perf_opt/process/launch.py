@@ -29,11 +29,11 @@ from llm_perf_opt.process.groups import JOB_VARIABLE, kill_all, new_job, survivo
 from llm_perf_opt.process.guard import GUARD
 from llm_perf_opt.process.leftovers import Leftovers, SizeLimit
 
-# What a program says, read without bound on its side and with one on ours.
+# Program output, unbounded at the source and bounded here.
 #
 # A program may write gigabytes a second, or one line that never ends. Its output comes through pipes that one thread
 # reads piece by piece: the log keeps the beginning and the end, lines are handed over in pieces of bounded length, and a
-# program that is faster than the reader waits. Nobody else waits: limits and Ctrl-C are watched by the caller's thread.
+# program that is faster than the reader waits. Nothing else blocks: limits and Ctrl-C are handled by the caller's thread.
 
 
 HEAD_BYTES = 8 << 20
@@ -50,7 +50,7 @@ _DRAIN_BYTES = 4 << 20
 
 
 class BoundedLog:
-    """A stream's beginning and end, in a file or in memory; what lies between is counted and left out."""
+    """A stream's beginning and end, in a file or in memory; the middle is counted and dropped."""
 
     def __init__(
         self, path: Path | None, *, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES
@@ -79,7 +79,7 @@ class BoundedLog:
                 self.left_out += dropped
 
     def close(self) -> None:
-        """Put the end behind the beginning, with a line between them that says what is missing."""
+        """Append the end to the beginning, with a line in between that gives the dropped size."""
         if self._closed:
             return
         self._closed = True
@@ -93,7 +93,7 @@ class BoundedLog:
                 self._file.close()
 
     def _keep(self, data: bytes) -> None:
-        """Write to the file. A full disk costs the log, not the run: whoever watches the disk says so."""
+        """Write to the file. A full disk loses the log, not the run; it is reported elsewhere."""
         if self._file is None:
             self._head += data
             return
@@ -113,14 +113,14 @@ class BoundedLog:
 
 
 class LineSplitter:
-    """Hands over lines as they are complete; a carriage return (progress bar) ends a line too."""
+    """Passes on complete lines; a carriage return (progress bar) ends a line too."""
 
     def __init__(self, handle: Callable[[str], None], *, longest: int = LINE_BYTES) -> None:
         self._handle, self._longest = handle, longest
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece; a line without an end is handed over before it grows."""
+        """Take the next piece; an unterminated line is passed on before it grows too long."""
         *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
         for line in lines:
             self._hand_over(line)
@@ -129,7 +129,7 @@ class LineSplitter:
             self._hand_over(piece)
 
     def end(self) -> None:
-        """Hand over a last line without an end."""
+        """Pass on an unterminated last line."""
         self._hand_over(self._rest)
         self._rest = b""
 
@@ -152,14 +152,14 @@ class _Stream:
             return None
 
     def take(self, data: bytes) -> None:
-        """Keep a piece and hand over its lines."""
+        """Store a piece and pass on its lines."""
         self.log.write(data)
         if self.lines is not None:
             self.lines.feed(data)
 
 
 class OutputReader:
-    """One thread that reads both streams of a program until it and all it started are gone."""
+    """One thread that reads both streams of a program until it and its children are gone."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class OutputReader:
         on_tick: Callable[[float], None] | None,
     ) -> None:
         self._streams = [
-            # Of its own: a reader that a callback holds up outlives the program's pipes.
+            # A separate thread: a reader blocked by a callback outlives the program's pipes.
             _Stream(os.dup(descriptor), log, LineSplitter(on_line) if on_line else None)
             for descriptor, log in streams
         ]
@@ -181,7 +181,7 @@ class OutputReader:
         self._thread.start()
 
     def finish(self, wait_s: float = 10.0) -> None:
-        """Take what is left in the pipes, and end; called when the program is gone."""
+        """Read the remaining output and stop; called when the program is gone."""
         self._over.set()
         self._thread.join(wait_s)
 
@@ -205,7 +205,7 @@ class OutputReader:
             stream.log.close()
 
     def _read_once(self, selector: selectors.BaseSelector) -> None:
-        if not selector.get_map():  # both closed by a program that goes on
+        if not selector.get_map():  # both closed by a program that keeps running
             self._over.wait(_PAUSE_S)
             return
         for key, _ in selector.select(_PAUSE_S):
@@ -218,7 +218,7 @@ class OutputReader:
                     stream.take(data)
 
     def _drain(self, stream: _Stream) -> None:
-        """Take what is there. Somebody who left the job may hold the pipe open and go on writing."""
+        """Read what is available. A detached process may keep the pipe open and continue writing."""
         taken = 0
         while taken < _DRAIN_BYTES and (data := stream.read()):
             taken += len(data)
@@ -230,7 +230,7 @@ class OutputReader:
 
     @contextlib.contextmanager
     def _error_kept(self) -> Iterator[None]:
-        """Keep the first error of a callback for the thread that waits for the program, which raises it."""
+        """Keep the first error of a callback to raise it in the thread that waits for the program."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever a callback raises belongs to the caller's thread
@@ -246,7 +246,7 @@ _NOTE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
-    """How a process ended and what it said."""
+    """Exit state and output of a process."""
 
     argv: tuple[str, ...]
     returncode: int | None
@@ -265,12 +265,12 @@ class ProcessResult:
 
     @property
     def text(self) -> str:
-        """Both streams: tools disagree about where messages go."""
+        """Both streams: tools differ in where they write messages."""
         return f"{self.stdout}\n{self.stderr}" if self.stderr else self.stdout
 
     @property
     def ok(self) -> bool:
-        """Ended by itself with exit code 0. Vendor tools also do that when nothing was captured."""
+        """Ended by itself with exit code 0. Vendor tools also do so when nothing was captured."""
         return self.ended == "exit" and self.returncode == 0
 
     def tail(self, lines: int = 20) -> str:
@@ -297,7 +297,7 @@ def run_process(
     base_env: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
 ) -> ProcessResult:
-    """Run a program to its end, or to a limit, and return what happened; nothing it started survives.
+    """Run a program to its end, or to a limit, and return the result; none of its child processes survive.
 
     ``env`` is added to ``base_env``, by default this process's environment. Output goes to
     ``<log_dir>/<name>.stdout.log`` and ``.stderr.log`` (``log_dir=None``: memory), of which a flood keeps beginning and
@@ -338,12 +338,12 @@ def run_process(
             ended = _watch(process, started, timeout_s, limit, reader, note, stop)
             seconds = time.monotonic() - started  # of the program, without clearing up after it
         except KeyboardInterrupt:
-            # It has arrived, and clearing up is not to be cut short by it. Only then: settled on any other way out, one that
-            # was swallowed while the program ran would be lost for good.
+            # The signal has arrived; clean-up must not be interrupted by it. Only in this case: reset on any other exit path, a
+            # signal swallowed while the program ran would be lost.
             acknowledge_interruption()
             raise
         finally:
-            # Also reached by KeyboardInterrupt, SystemExit and an error in a callback: nothing may survive.
+            # Also reached by KeyboardInterrupt, SystemExit and an error in a callback: no process may survive.
             if process.poll() is None:
                 over = limit if ended == "size" else None
                 killed = _stop(process, job, stop_signal, grace_s, before_kill, leftovers, over)
@@ -372,7 +372,7 @@ def run_process(
 
 
 class BackgroundProcess:
-    """A program that runs alongside this one until it is stopped (a server); a context manager that leaves nothing behind."""
+    """A program that runs alongside this one until it is stopped (a server); a context manager that cleans up."""
 
     def __init__(
         self,
@@ -426,7 +426,7 @@ class BackgroundProcess:
         return self._thread.is_alive()
 
     def stop(self) -> ProcessResult:
-        """End the program and all it started, and return how it ended; the second call returns the same."""
+        """End the program and its children, and return the result; a second call returns the same."""
         self._stop.set()
         self._thread.join()
         if self._error is not None:
@@ -444,7 +444,7 @@ def run_probe(
     env: Mapping[str, str] | None = None,
     base_env: Mapping[str, str] | None = None,
 ) -> ProcessResult:
-    """Run a short program (``nsys --version``) and return its output, all of it; keep no files."""
+    """Run a short program (``nsys --version``) and return its full output; no files are kept."""
     return run_process(
         argv,
         log_dir=None,
@@ -512,7 +512,7 @@ def _watch(
     note: Callable[[], None],
     stop: threading.Event | None = None,
 ) -> Literal["exit", "timeout", "size", "stopped"]:
-    """Wait for the end or a limit; nothing here depends on how much the program says, or on a callback."""
+    """Wait for the end or a limit; independent of the amount of output and of callbacks."""
     next_size, next_note = 0.0, _NOTE_S
     before, looked = 0, 0.0
     pause = 0.005
@@ -551,9 +551,9 @@ def _stop(
     leftovers: Leftovers,
     limit: SizeLimit | None = None,
 ) -> int:
-    """Ask, wait, let the tool clean up, kill. A second Ctrl-C while waiting goes straight to killing.
+    """Request a stop, wait, let the tool clean up, kill. A second Ctrl-C while waiting goes straight to killing.
 
-    ``limit``: the size limit it was stopped at; who then goes on writing is killed at once.
+    ``limit``: the size limit it was stopped at; a program that continues writing is killed at once.
     """
     try:
         leftovers.note(survivors(process.pid, job))
@@ -582,7 +582,7 @@ def _wait_until_over(process: subprocess.Popen[bytes], grace_s: float, limit: Si
 def _terminate_as_exception() -> Iterator[None]:
     """While a child runs, make SIGTERM and SIGHUP of this process end the child first.
 
-    Only when nobody else handles them, and in the main thread (Python's rule for signal handlers).
+    Only if they have no other handler, and in the main thread (Python's rule for signal handlers).
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,6 +1,6 @@
 """Files that Nsight Systems leaves behind when it, or its agent, is killed: only those of our own processes.
 
-A capture's own processes say which files are theirs: the program under nsys is told its configuration files by
+The files are identified from a capture's own processes: the program under nsys gets its configuration files by
 environment variables, and shared memory is named after process ids. So they are noted while the processes live and
 removed once they are gone. Files of other captures, of this user or another, are never touched.
 """
@@ -22,7 +22,7 @@ _NAMED_AFTER = ("quadd-agent-instance-{pid}", "sem.nsys_sem_{pid}")
 
 
 class Leftovers:
-    """What the processes of one job would leave behind."""
+    """Files that the processes of one job may leave behind."""
 
     def __init__(self, *, shared_memory: Path = _SHARED_MEMORY) -> None:
         self._shared_memory = shared_memory
@@ -30,14 +30,14 @@ class Leftovers:
         self._files: set[Path] = set()
 
     def note(self, pids: Iterable[int]) -> None:
-        """Remember processes of the job, and the files they say are theirs."""
+        """Record processes of the job and their files."""
         for pid in pids:
             self._pids.add(pid)
             with contextlib.suppress(OSError):
                 self._files.update(_named_files(Path(f"/proc/{pid}/environ").read_bytes()))
 
     def remove(self) -> list[Path]:
-        """Remove what is still there, once the processes are gone; return what was removed."""
+        """Remove remaining files, once the processes are gone; return what was removed."""
         shared = [
             self._shared_memory / pattern.format(pid=pid) for pid in self._pids for pattern in _NAMED_AFTER
         ]
@@ -53,18 +53,18 @@ def _named_files(environment: bytes) -> Iterable[Path]:
 
 
 def _remove_own_file(path: Path) -> bool:
-    """Remove an ordinary file of this user; a link, or somebody else's file of the same name, stays."""
+    """Remove an ordinary file of this user; links and files of other users are kept."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             return False
         path.unlink()
-    except OSError:  # gone already: nsys cleans up when it ends by itself
+    except OSError:  # already removed: nsys cleans up when it ends normally
         return False
     return True
 
 
-# How much a program may leave on disk.
+# Limit of disk space used by a program.
 
 
 _FAST_DISK_BYTES_PER_S = 4e9
@@ -84,23 +84,23 @@ class SizeLimit:
         return SizeLimit((*self.paths, *(path for path in paths if path is not None)), self.max_bytes)
 
     def written_bytes(self) -> int:
-        """Return how much there is now."""
+        """Return the current size."""
         return total_bytes(self.paths)
 
     def seconds_until_next_check(self, written: int, rate_bytes_per_s: float) -> float:
-        """Return when to look again: before a fast disk could fill what is left, and rarely while much is left."""
+        """Return the time to the next check: before a fast disk could exceed the limit."""
         left = max(0, self.max_bytes - written)
         return min(
             _LONGEST_CHECK_S, max(_SHORTEST_CHECK_S, left / max(_FAST_DISK_BYTES_PER_S, 2 * rate_bytes_per_s))
         )
 
     def is_out_of_control(self, written: int) -> bool:
-        """Tell whether a program that was asked to stop writes more than a last report: as much again as was allowed."""
+        """Return whether a stopping program writes more than a final report: twice the limit."""
         return written > 2 * self.max_bytes + _SLACK_BYTES
 
 
 def total_bytes(paths: Sequence[Path]) -> int:
-    """Sum of sizes of files and trees; each file once. Files that vanish meanwhile count nothing."""
+    """Sum of sizes of files and trees; each file once. Files that vanish meanwhile are ignored."""
     sizes: dict[tuple[int, int], int] = {}
     for root in paths:
         for path in (root, *root.rglob("*")) if root.is_dir() else (root,):

@@ -1,4 +1,4 @@
-"""What this machine offers: programs and packages that are optional, disk space, permissions. Nothing is changed."""
+"""Capabilities of this machine: optional programs and packages, disk space, permissions. Read-only."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ENGINE_INSTALL = "pip install 'llm-perf-opt[run]'"
 
 
 def missing_engine() -> ToolError | None:
-    """Return the error of what runs a model where this is the light installation; ``None``: everything is there."""
+    """Return the error for running a model in the light installation; ``None``: everything is installed."""
     missing = [package for module, package in _ENGINE_PACKAGES.items() if not has_package(module)]
     if not missing:
         return None
@@ -86,7 +86,7 @@ def _environment_variable(tool: str) -> str:
 def find_tool(tool: str, configured: str | None = None) -> Path | None:
     """Return the tool to use: the configured one, else the environment's, PATH's, or an installed one.
 
-    A configured tool that is not there is not replaced by another: the result is ``None``.
+    A configured tool that does not exist is not replaced by another: the result is ``None``.
     """
     if configured:
         return _executable(configured)
@@ -104,7 +104,7 @@ def find_tools(tool: str) -> list[Path]:
 
 
 def missing_tool(tool: str, configured: str | None = None) -> ToolError:
-    """Say why :func:`find_tool` found nothing: it is not installed, or a file is there that cannot be run."""
+    """Explain why :func:`find_tool` found nothing: not installed, or a file that is not executable."""
     named = configured or os.environ.get(_environment_variable(tool)) or tool
     for path in _files_named(named):
         if path.is_dir():
@@ -117,7 +117,7 @@ def missing_tool(tool: str, configured: str | None = None) -> ToolError:
 
 
 def install_hint(tool: str) -> str:
-    """Say how to get a tool."""
+    """Return how to install a tool."""
     product = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}.get(tool, tool)
     return (
         f"install {product} (on Debian: scripts/install-nsight-debian.sh --apt), "
@@ -126,7 +126,7 @@ def install_hint(tool: str) -> str:
 
 
 def modified_ns(executable: Path | str, tool: str) -> int:
-    """Return when a tool's file was changed, by which answers of it are remembered."""
+    """Return the modification time of a tool's file, used as a cache key."""
     try:
         return Path(executable).stat().st_mtime_ns
     except OSError as error:
@@ -161,7 +161,7 @@ def _candidates(tool: str) -> Iterator[Path]:
     on_path = shutil.which(tool)
     if on_path:
         yield Path(on_path)
-    # Newer names sort later: try them first.
+    # Newer versions sort later: try them first.
     for pattern in _VENDOR_PATTERNS.get(tool, ()):
         yield from _runnable(sorted(_UNPACKED_TOOLS.parent.glob(pattern), reverse=True))
     cuda = Path("/usr/local/cuda/bin") / tool
@@ -177,7 +177,7 @@ def _from_environment(tool: str) -> Iterator[Path]:
 
 
 def _files_named(name: str) -> Iterator[Path]:
-    """Yield what lies where a tool is looked for and is not a program."""
+    """Yield files in the searched locations that are not executable."""
     if os.sep in name:
         folders = [Path(entry).expanduser() for entry in name.split(os.pathsep)]
     else:
@@ -204,7 +204,7 @@ def _nearest_existing(path: Path) -> Path:
     return path
 
 
-# Whether this process may read GPU performance counters: what the driver demands, and what this process really has.
+# Whether this process may read GPU performance counters: the driver's requirement, and the capabilities of this process.
 #
 # The driver asks for ``CAP_SYS_ADMIN`` or ``CAP_PERFMON`` in the machine's own user namespace, not for the name root: root in a
 # container has neither unless it was given them, and root in a user namespace has them there only.
@@ -219,7 +219,7 @@ _HOST_FIX = "set the module option NVreg_RestrictProfilingToAdminUsers=0 on the 
 
 @dataclass(frozen=True, slots=True)
 class CounterPermission:
-    """The answer, and why."""
+    """The result and the reason."""
 
     allowed: bool | None
     """``None``: there is no NVIDIA driver to ask."""
@@ -228,7 +228,7 @@ class CounterPermission:
 
 
 def counter_permission(root: Path = Path("/"), euid: int | None = None) -> CounterPermission:
-    """Read the driver's parameter and this process's capabilities; nothing is tried."""
+    """Read the driver's parameter and this process's capabilities, without trying."""
     parameters = _text(root / "proc/driver/nvidia/params")
     if not parameters:
         return CounterPermission(None, "no NVIDIA driver is loaded")

@@ -36,7 +36,7 @@ Grows = Literal["alternatives", "steps"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a remedy may ask of the machine."""
+    """Machine properties available to a remedy."""
 
     cpus: int
     """Processors this process may use."""
@@ -84,7 +84,7 @@ def _applies(_: Situation) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One thing to try."""
+    """One remedy."""
 
     name: str
     title: str
@@ -104,7 +104,7 @@ class Remedy:
     """Remedies on top of which it is tried once more, whatever it did alone: they change what it works on."""
 
     def answers_finding(self, finding: Finding) -> bool:
-        """Return whether it is made against this finding."""
+        """Return whether it addresses this finding."""
         return finding.id in self.answers or f"{finding.id}:{finding.phase}" in self.answers
 
     def findings(self, situation: Situation) -> tuple[Finding, ...]:
@@ -114,7 +114,7 @@ class Remedy:
 
 
 def situation_facts(summary: Summary) -> dict[str, Any]:
-    """Return what a summary tells a remedy of the model."""
+    """Return the model facts of a summary for remedies."""
     static = summary.static
     params = static.params if static is not None else None
     modules = static.modules if static is not None else []
@@ -139,7 +139,7 @@ def key_of(override: str) -> str:
 
 
 def conflicting_key(first: Iterable[str], second: Iterable[str]) -> str | None:
-    """Return a key that both set to different values; ``None``: they can be combined. Equal settings are no conflict."""
+    """Return a key that both set to different values; ``None``: they can be combined. Equal settings are not a conflict."""
     known = {key_of(item): item.lstrip("+") for item in first}
     return next(
         (key_of(item) for item in second if known.get(key_of(item), item.lstrip("+")) != item.lstrip("+")),

@@ -1,4 +1,4 @@
-"""Why a remedy does not apply: device, model, versions, memory, or what is set already. ``None``: it does."""
+"""Reasons why a remedy does not apply: device, model, versions, memory, or existing settings. ``None``: it applies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ALLOCATORS = (
 
 
 def attention(situation: Situation) -> Options:
-    """Every implementation but the one that runs; transformers' default is sdpa wherever a model has it."""
+    """Every implementation but the one that runs; transformers' default is sdpa where supported."""
     names = _ATTENTION_CPU if situation.on_cpu else _ATTENTION_GPU
     missing = {
         name for name, package in _ATTENTION_PACKAGES.items() if situation.machine.version(package) is None
@@ -51,9 +51,9 @@ def prefill_experts(situation: Situation) -> Options:
 
 
 def decode_experts(situation: Situation) -> Options:
-    """The same for decode, where few positions meet the experts."""
+    """The same for decode, where few positions are routed to the experts."""
     model = situation.config.model
-    # As the adapter decodes: what is compiled or captured, and GPUs, take one batched product.
+    # As in the adapter's decode: compiled or captured steps, and GPUs, use one batched product.
     batched = model.compile or model.cuda_graphs or not situation.on_cpu
     usual = "batched_mm" if batched else "grouped_mm"
     current = model.decode_experts_implementation or model.experts_implementation or usual
@@ -67,14 +67,14 @@ def threads(situation: Situation) -> Options:
 
 
 def decode_threads(situation: Situation) -> Options:
-    """The same for decode alone: its products are small, and sharing one costs as much as a small one takes."""
+    """The same for decode alone: its products are small, and splitting one costs as much as computing a small one."""
     run, most = situation.config.run, situation.machine.cpus
     current = run.phase_threads.get("decode") or run.threads or most
     return [[f"run.phase_threads.decode={count}"] for count in _fewer(most) if count != current]
 
 
 def _fewer(most: int) -> list[int]:
-    """Return a small grid: small products like one thread, large ones as many as share a cache or a socket."""
+    """Return a small grid: small products are fastest with one thread, large ones with those of a shared cache or socket."""
     return list(dict.fromkeys(max(1, count) for count in (most, most // 2, most // 4, most // 8, 1)))
 
 
@@ -88,7 +88,7 @@ def batch_sizes(situation: Situation) -> Options:
 
 
 def padding(situation: Situation) -> Options:
-    """Multiples that loads and tiles of matrix products like."""
+    """Multiples that suit loads and tiles of matrix products."""
     return [[f"infer.pad_to_multiple={multiple}"] for multiple in _PADDING]
 
 
@@ -122,7 +122,7 @@ def affinity(situation: Situation) -> Options:
 
 
 def allocators(situation: Situation) -> Options:
-    """What is installed, loaded before everything else."""
+    """The installed allocators, preloaded."""
     found = [situation.machine.first_file(pattern) for pattern in _ALLOCATORS]
     unique = dict.fromkeys(path for path in found if path is not None)
     return [[override("run.env.LD_PRELOAD", str(path))] for path in unique]
@@ -220,7 +220,7 @@ def no_compile_modes(situation: Situation) -> str | None:
 
 
 def cannot_freeze(situation: Situation) -> str | None:
-    """For weights as constants: inductor lays them out for the processor; on GPUs they stay as they are."""
+    """For weights as constants: inductor lays them out for the processor; on GPUs their layout is unchanged."""
     if situation.config.model.compile_freezing:
         return "set already"
     if (reason := not_on_cpu(situation)) is not None:
@@ -265,7 +265,7 @@ def _phases(situation: Situation) -> Sequence[str]:
 
 
 def no_smaller_mode(situation: Situation) -> str | None:
-    """For modes of pages: the model must know some."""
+    """For modes of pages: the model must have several."""
     if (reason := sees_nothing(situation)) is not None:
         return reason
     if load_adapter(situation.config.model, situation.config.infer).tiling() is None:
@@ -319,7 +319,7 @@ def no_torchao(situation: Situation) -> str | None:
 
 
 def no_larger_batch(situation: Situation) -> str | None:
-    """For batches: throughput must be wanted, and samples there."""
+    """For batches: the metric must be throughput, with enough samples."""
     if situation.metric not in ("tokens_per_s", "energy"):
         return "a larger batch makes each answer later; ask for throughput: --metric tokens_per_s"
     if not batch_sizes(situation):
@@ -355,7 +355,7 @@ def no_decode_threads(situation: Situation) -> str | None:
 
 
 def padded_already(situation: Situation) -> str | None:
-    """For padding: shapes matter to a compiled step, or where a finding says so."""
+    """For padding: shapes matter to a compiled step, or if a finding reports it."""
     if situation.config.infer.pad_to_multiple is not None:
         return "set already"
     asked = any(finding.id in ("misaligned-gemm", "far-from-measured") for finding in situation.findings)
@@ -381,7 +381,7 @@ def no_allocator(situation: Situation) -> str | None:
 
 
 def no_huge_pages(situation: Situation) -> str | None:
-    """For transparent huge pages: the kernel must allow asking for them."""
+    """For transparent huge pages: the kernel must allow madvise."""
     if (reason := not_on_cpu(situation)) is not None:
         return reason
     path = situation.machine.root / _HUGE_PAGES

@@ -27,7 +27,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class RemedyCheck:
-    """What a remedy says of a run."""
+    """Applicability of a remedy to a run."""
 
     options: tuple[tuple[str, ...], ...]
     reason: str | None
@@ -44,7 +44,7 @@ def all_remedies() -> list[Remedy]:
 def load_remedies() -> tuple[list[Remedy], list[Unusable]]:
     """Return the built-in remedies and those of installed packages; of the latter, also which cannot be used.
 
-    None of them costs a run its report, or a search its other remedies.
+    A failure affects neither the report of a run nor the other remedies of a search.
     """
     found, unusable = list(BUILT_IN), list[Unusable]()
     for point in entry_points(group=GROUP):
@@ -68,7 +68,7 @@ def load_remedies() -> tuple[list[Remedy], list[Unusable]]:
 
 
 def check_remedy(remedy: Remedy, situation: Situation) -> RemedyCheck:
-    """Ask a remedy why it does not apply, and what there is to try; one that raises an error does not apply."""
+    """Check whether a remedy applies, and its options; a remedy that raises does not apply."""
     try:
         reason = remedy.why_not(situation)
         options = _options(remedy, situation) if reason is None else ()

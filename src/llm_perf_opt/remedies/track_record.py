@@ -19,7 +19,7 @@ NOT_SHOWN = "not shown"
 
 
 def describe_record(helped: int, trials: int, *, where: str) -> str | None:
-    """Say how often advice helped; ``None``: no search could tell."""
+    """Describe how often advice helped; ``None``: no search was conclusive."""
     if not trials:
         return None
     return f"helped in {helped} of {trials} {'trial' if trials == 1 else 'trials'} {where}"
@@ -32,7 +32,7 @@ _MOST_FILES = 1000
 
 @dataclass(slots=True)
 class Record:
-    """What one search says of the findings it tried."""
+    """Results of one search for its findings."""
 
     started: str
     device: str | None
@@ -43,13 +43,13 @@ class Record:
 
 
 def directory() -> Path:
-    """Return where records are kept (``XDG_STATE_HOME`` is honoured)."""
+    """Return the directory of records (``XDG_STATE_HOME`` is honoured)."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "llm-perf-opt" / "trials"
 
 
 def keep_record(result: Improvement, out: Path) -> Path | None:
-    """Write the grades of a search; one that is resumed replaces its own. ``None``: nothing was graded, or no place for it."""
+    """Write the grades of a search; a resumed search replaces its own. ``None``: nothing was graded, or it cannot be stored."""
     if not result.grades:
         return None
     name = search_identity(out, result.started)
@@ -62,7 +62,7 @@ def keep_record(result: Improvement, out: Path) -> Path | None:
     )
     try:
         return save_json(directory() / f"{name}.json", record)
-    except LlmPerfError as error:  # a home that cannot be written costs the record, not the search
+    except LlmPerfError as error:  # an unwritable home loses the record, not the search
         LOGGER.warning("the track record was not kept: %s", error.message)
         return None
 
@@ -75,7 +75,7 @@ def search_identity(out: Path, started: str) -> str:
 def read_records(device: str | None, indexed: Mapping[str, Record] | None = None) -> list[Record]:
     """Return the records of searches on this device; files that cannot be read are named and left out.
 
-    ``indexed``: searches found in an index, by their identity; one that is also kept here counts once.
+    ``indexed``: searches found in an index, by their identity; duplicates count once.
     """
     try:
         paths = sorted(directory().glob("*.json"), key=lambda path: path.stat().st_mtime)[-_MOST_FILES:]

@@ -32,7 +32,7 @@ _MOST_NOTES = 3
 
 
 def terminal_width() -> int:
-    """Return the columns to fill: those of the terminal, within reason; 79 where there is none."""
+    """Return the columns to fill: those of the terminal, within limits; 79 without one."""
     return min(max(shutil.get_terminal_size((WIDTH + 1, 24)).columns - 1, WIDTH // 2), _WIDEST)
 
 
@@ -53,7 +53,7 @@ def write_console(
     most_lines: int | None = None,
     most_notes: int | None = None,
 ) -> list[str]:
-    """Return the lines of some blocks; what is cut after ``most_lines`` and ``most_notes`` is in the report."""
+    """Return the lines of some blocks; limited by ``most_lines`` and ``most_notes``."""
     shown = blocks_for("console", blocks)
     notes = [block for block in shown if isinstance(block, Note)]
     left_out = notes[most_notes:] if most_notes is not None else []
@@ -67,7 +67,7 @@ def write_console(
 
 
 def wrapped(text: str, width: int, indent: str = "", *, most: int | None = None) -> list[str]:
-    """Break text into lines that fit; what is cut after ``most`` lines is in the report."""
+    """Break text into lines that fit; at most ``most`` lines."""
     return textwrap.wrap(
         one_line(text),
         width=width,
@@ -123,7 +123,7 @@ def _block(block: Block, width: int, most: int | None, most_notes: int | None) -
 
 
 def _note(note: Note, width: int, most: int | None) -> list[str]:
-    """Show a note in two lines, and a fix in full: one that is cut helps nobody."""
+    """Show a note in two lines, and its fix in full."""
     text = f"{note.title}: {note.text}"
     limit = None if most is None else 2
     reason, separator, fix = text.partition(" (fix: ")

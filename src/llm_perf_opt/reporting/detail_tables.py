@@ -1,4 +1,4 @@
-"""Tables about parts: modules, operators, other devices, stages, the environment, how numbers were made."""
+"""Tables about parts: modules, operators, other devices, stages, the environment, how numbers were computed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, column
 from llm_perf_opt.reporting.wording import THEIR_CLOCK, describe_clock, phase_name, phase_rank
 from llm_perf_opt.summary import LedgerRow, Operator, Summary, WhatIf
 
-# How each number of a report was made, and where it comes from.
+# Method and source of each number of a report.
 
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """A number of the report: when it is there, how it is made, and the file or table it comes from."""
+    """A number of the report: condition, method and source."""
 
     name: str
     is_there: Callable[[Summary], bool]
@@ -244,7 +244,7 @@ def operator_table(operators: Sequence[Operator], *, left_out: int = 0, phased: 
 
 
 def other_device_table(devices: Sequence[OtherDevices], what_if: Sequence[WhatIf]) -> Table:
-    """Return the devices people choose between, at this run's own point; its own device with what was measured."""
+    """Return common devices at this run's own point; its own device with the measurement."""
     rows = []
     expects = any(each.tpot_expected_s is not None for each in devices)
     for each in devices:
@@ -254,7 +254,7 @@ def other_device_table(devices: Sequence[OtherDevices], what_if: Sequence[WhatIf
             *_expected_cells(known),
             num(each.ttft_measured_s, units.seconds),
             num(each.tpot_measured_s, units.seconds),
-            # Beside expected times there is no room for all of it; the whole table has it.
+            # Next to expected times there is no room for all columns; they are in the full table.
             num(each.ttft_floor_s if not expects else None, units.seconds),
             num(each.tpot_floor_s, units.seconds),
             text(each.floor_term if not expects else None),
@@ -305,7 +305,7 @@ _EXPECTED_COLUMNS = (
 
 
 def _expected_cells(row: WhatIf | None) -> list[Cell]:
-    """Return the cells of ``_EXPECTED_COLUMNS``; empty where nothing is expected."""
+    """Return the cells of ``_EXPECTED_COLUMNS``; empty without expected times."""
     if row is None:
         return [num(None, units.seconds)] * len(_EXPECTED_COLUMNS)
     return [
@@ -378,7 +378,7 @@ def priced_table(priced: Sequence[WhatIf], left_out: int = 0) -> Table:
 
 
 def stages_table(summary: Summary) -> Table:
-    """Return what became of each stage, with reason and fix."""
+    """Return the outcome of each stage, with reason and fix."""
     rows = [
         Row(
             [
@@ -421,7 +421,7 @@ def _format_entry(key: str, value: Any) -> str:
 
 
 def methods_table(summary: Summary) -> Table:
-    """Return how each number of this summary was made and where it comes from."""
+    """Return method and source of each number of this summary."""
     rows = []
     for method in _METHODS:
         if method.is_there(summary):

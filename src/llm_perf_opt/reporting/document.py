@@ -1,6 +1,6 @@
 """Pages as data: a document is built once, and written as HTML, Markdown or plain text for a terminal.
 
-Text is plain; what stands between backticks is code. Every writer escapes everything itself.
+Text is plain; text between backticks is code. Every writer escapes everything itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something to know about the numbers: a warning, a remark, or a reason to trust them."""
+    """A note on the numbers: a warning, a remark, or an assurance."""
 
     kind: ClassVar[str] = "note"
     text: str
@@ -95,7 +95,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A verdict or a finding: what it comes to, what to do, and the reasons behind it."""
+    """A verdict or a finding: result, advice and reasons."""
 
     title: str
     result: str
@@ -109,7 +109,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """Verdicts side by side, or findings in the order of their worth."""
+    """Verdicts side by side, or findings in order of their gain."""
 
     kind: ClassVar[str] = "cards"
     items: Sequence[Card]
@@ -128,7 +128,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Blocks that a reader may fold; with an ``anchor`` they have a heading of their own."""
+    """Blocks that a reader may fold; with an ``anchor`` they have a heading."""
 
     kind: ClassVar[str] = "details"
     title: str
@@ -138,7 +138,7 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Blocks of one medium, where the others say the same in another way or have no room."""
+    """Blocks for one medium only."""
 
     kind: ClassVar[str] = "only"
     medium: _Medium
@@ -160,7 +160,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A page: what a reader sees first, then the sections; one without blocks is left out."""
+    """A page: the opening, then the sections; empty sections are left out."""
 
     title: str
     heading: str
@@ -201,17 +201,17 @@ def chart(
     points: Mapping[str, Any] | None = None,
     table: Table | None = None,
 ) -> Chart:
-    """Draw a chart for a desk and for a phone."""
+    """Draw a chart for wide and narrow screens."""
     return Chart(draw(), draw_narrow(draw), name, points or {}, table)
 
 
 def charts_for(draw: Callable[[], Sequence[str]]) -> list[Chart]:
-    """Draw several charts for a desk and for a phone."""
+    """Draw several charts for wide and narrow screens."""
     return [Chart(wide, narrow) for wide, narrow in zip(draw(), draw_narrow(draw), strict=True)]
 
 
 def source_line(path: str | None) -> list[Block]:
-    """Return a line that names the file a section comes from; nothing when it is not known."""
+    """Return a line that names the file a section comes from; empty if unknown."""
     return [Text(f"From {path}.", "quiet")] if path else []
 
 

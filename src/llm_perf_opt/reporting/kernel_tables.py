@@ -23,7 +23,7 @@ _COUNTER_FORMATS = (
 
 
 def kernel_table(kernels: Sequence[Kernel], *, left_out: int = 0, narrow: bool = False) -> Table:
-    """Return kernels by time; counters only where any kernel has them, ``narrow``: those that decide (the rest unfolds)."""
+    """Return kernels by time; counters only where any kernel has them, ``narrow``: only the most important ones (the rest is folded)."""
     counted = any(kernel.counters for kernel in kernels)
     phased = any(kernel.phase for kernel in kernels)
     targeted = any(kernel.target is not None for kernel in kernels)
@@ -104,7 +104,7 @@ def kernel_details(kernel: Kernel) -> list[tuple[str, str]]:
 
 
 def _target_details(kernel: Kernel) -> list[tuple[str, str]]:
-    """Say what the best measured time is of, and how the kernel stands to it."""
+    """Describe the source of the best measured time, and the kernel's ratio to it."""
     target = kernel.target
     if target is None:
         return []
@@ -120,7 +120,7 @@ def _target_details(kernel: Kernel) -> list[tuple[str, str]]:
 
 
 def _profiled_details(kernel: Kernel) -> list[tuple[str, str]]:
-    """Say what the profiled launches are, next to the launches of the run."""
+    """Describe the profiled launches relative to the launches of the run."""
     profiled = kernel.profiled
     if profiled is None:
         return []
@@ -179,7 +179,7 @@ def family_table(summary: Summary) -> Table:
 
 
 def vendor_rule_table(summary: Summary) -> Table:
-    """Return NVIDIA's rules by what following them could gain; its words and the arithmetic unfold."""
+    """Return NVIDIA's rules by potential gain; message and arithmetic are folded."""
     header = [
         Column("kernel"),
         Column("phase"),

@@ -26,7 +26,7 @@ _INDENT = "&nbsp;&nbsp;"
 
 
 def write_markdown(document: Document) -> str:
-    """Return the whole document; a section of which Markdown shows nothing is left out."""
+    """Return the whole document; empty sections are left out."""
     parts = [f"# {md_text(document.title)}", *_write_blocks(document.opening)]
     for section in document.sections:
         body = _write_blocks(section.blocks)
@@ -35,7 +35,7 @@ def write_markdown(document: Document) -> str:
 
 
 def _write_blocks(blocks: Sequence[Block]) -> list[str]:
-    """Return the paragraphs of some blocks; notes that follow one another are one list."""
+    """Return the paragraphs of some blocks; consecutive notes form one list."""
     parts: list[str] = []
     after_note = False
     for block in blocks_for("markdown", blocks):
@@ -136,7 +136,7 @@ def _cell(cell: Cell) -> str:
 
 
 def prose(text: str) -> str:
-    """Return escaped running text in which what stands between backticks is code."""
+    """Return escaped running text with text between backticks as code."""
     pieces = text.split("`")
     if len(pieces) % 2 == 0:
         return md_text(text)
@@ -145,7 +145,7 @@ def prose(text: str) -> str:
         if place % 2:
             parts.append(md_code(piece))
             continue
-        # Escaping trims; the blanks between words and code are put back.
+        # Escaping strips; restore the blanks between words and code.
         before = " " if place and piece[:1].isspace() else ""
         after = " " if place < len(pieces) - 1 and piece[-1:].isspace() else ""
         parts.append(f"{before}{md_text(piece)}{after}" if piece.strip() else before or after)

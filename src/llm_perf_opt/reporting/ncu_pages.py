@@ -1,4 +1,4 @@
-"""Pages of what Nsight Compute saw: an index, one page per kernel, tables and two charts, from typed facts."""
+"""Nsight Compute pages: an index, one page per kernel, tables and two charts, from typed facts."""
 
 from __future__ import annotations
 

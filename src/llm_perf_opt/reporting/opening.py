@@ -52,7 +52,7 @@ _NOTHING_STANDS_OUT = "No bottleneck stands out in this data. “Not in this rep
 
 
 def opening(summary: Summary) -> list[Block]:
-    """Return what a reader sees first, in the order of its weight."""
+    """Return the first screen, most important first."""
     changes = [finding for finding in summary.findings if finding.id not in MEASUREMENT]
     conclusion = _describe_conclusion(summary, changes)
     return [
@@ -80,11 +80,11 @@ def console_headline(summary: Summary) -> str:
     return f"{summary.run.status}: " + (", ".join(part for part in parts if part) or summary.run.id)
 
 
-# One sentence: where the time goes, what limits it, the first change and its worth.
+# One sentence: largest part of the time, its limit, the first recommendation and its gain.
 
 
 def _describe_conclusion(summary: Summary, changes: list[Finding]) -> str:
-    """Return the sentence; of a run that only counted, where the model fits and how fast it can be."""
+    """Return the sentence; for a static run, where the model fits and its best times."""
     if is_static_only(summary):
         return " ".join(_static_answer(summary))
     parts = [_where_time_goes(summary)]
@@ -141,7 +141,7 @@ def _static_answer(summary: Summary) -> list[str]:
 
 
 def _describe_fastest(best: OtherDevices) -> str:
-    """Say what the fastest device shown that holds the model takes: expected where that is known, and at least."""
+    """Describe the expected and minimum times on the fastest listed device that fits the model."""
     least = f"{units.seconds(best.ttft_floor_s)} to the first token and {units.seconds(best.tpot_floor_s)} for each further one"
     if best.ttft_expected_s is None or best.tpot_expected_s is None:
         return f"The fastest of these devices that holds it, {best.device}, needs at least {least}."
@@ -155,7 +155,7 @@ def _describe_fastest(best: OtherDevices) -> str:
 
 
 def _phase_bar(summary: Summary) -> list[Block]:
-    """Draw one bar: a sample by phase, else the captured time by what it went into."""
+    """Draw one bar: a sample by phase, else the captured time by budget part."""
     captured = _captured(summary)
     if summary.wall_clock is not None:
         name, title, budget = "one sample", "Where the time goes (one sample)", summary.wall_clock
@@ -179,7 +179,7 @@ def _phase_bar(summary: Summary) -> list[Block]:
 
 
 def headline_figures(summary: Summary) -> list[Figure]:
-    """Return at most four figures: times where they were measured, else what the captures hold."""
+    """Return at most four figures: times where they were measured, else figures of the captures."""
     if is_static_only(summary):
         return _static_figures(summary)[:_MOST_FIGURES]
     served = [Figure(*one) for one in serving_numbers(summary)]
@@ -227,7 +227,7 @@ def _floor_figures(summary: Summary, note: str) -> list[Figure]:
 
 
 def _best_floors(summary: Summary) -> list[Figure]:
-    """Without limits of its own: times on the fastest device shown that holds the model."""
+    """Without own limits: times on the fastest listed device that fits the model."""
     devices = on_other_devices(summary)
     best = next((each for each in devices if each.fits is not False), devices[0] if devices else None)
     if best is None:
@@ -286,7 +286,7 @@ def _figure(
 
 
 def _work(summary: Summary) -> list[Block]:
-    """On the console, where nothing was measured: the work of the model."""
+    """Return the model's work, for the console of a static run."""
     static = summary.static
     if static is None or summary.wall_clock is not None:
         return []
@@ -353,7 +353,7 @@ def _finding(finding: Finding) -> Card:
 
 
 def _experiment(finding: Finding) -> list[tuple[str, str]]:
-    """Say how the advice is tried, and how it did before."""
+    """Describe how to try the advice, and its track record."""
     if finding.improve_command is None:
         reason = finding.no_experiment
         return [("", f"`llm-perf-opt improve` has nothing to try: {reason}.")] if reason else []
@@ -361,7 +361,7 @@ def _experiment(finding: Finding) -> list[tuple[str, str]]:
     return [("try it", f"`{finding.improve_command}`{before}")]
 
 
-# How far to trust the numbers.
+# Trust in the numbers.
 
 
 def _trust(summary: Summary) -> list[Block]:

@@ -1,4 +1,4 @@
-"""Tables about what runs side by side: devices, ranks, collectives, and who owns idle time."""
+"""Tables about parallel work: devices, ranks, collectives, and owners of idle time."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def rank_table(summary: Summary) -> Table:
 
 
 def static_rank_table(summary: Summary) -> Table:
-    """Return one row per rank: what the static model says of it."""
+    """Return one row per rank: values of the static model."""
     rows = [
         [
             text(str(one.rank)),
@@ -110,7 +110,7 @@ def static_rank_table(summary: Summary) -> Table:
 
 
 def split_table(summary: Summary) -> Table:
-    """Return the model over several ranks, on paper: one row per kind of split and number of ranks."""
+    """Return the static split of the model over ranks: one row per kind of split and number of ranks."""
     rows = [
         [
             text(one.kind),
@@ -184,7 +184,7 @@ def collective_table(summary: Summary) -> Table:
 
 
 def owner_table(summary: Summary) -> Table:
-    """Return who owns the idle time of each phase, the longest first."""
+    """Return the owners of idle time of each phase, the longest first."""
     rows = []
     for phase in sorted(summary.budget, key=phase_rank):
         parts = [(part, part.owner) for part in summary.budget[phase].parts if part.owner is not None]
@@ -214,7 +214,7 @@ def owner_table(summary: Summary) -> Table:
 
 
 def gap_table(summary: Summary) -> Table:
-    """Return the longest stretches in which a device ran nothing; Python frames unfold."""
+    """Return the longest stretches in which a device ran nothing; Python frames are folded."""
     rows = [
         Row(
             [

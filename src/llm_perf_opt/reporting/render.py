@@ -29,7 +29,7 @@ def render_all(summary: Summary, out_dir: Path) -> Path:
 
 
 def write_documents(summary: Summary, out_dir: Path) -> list[Path]:
-    """Render all documents into ``out_dir``; return their paths, the one to open first before the others."""
+    """Render all documents into ``out_dir``; return their paths, starting with the one to open."""
     texts = {
         layout.REPORT_HTML: report_html,
         layout.REPORT_MD: report_markdown,
@@ -48,7 +48,7 @@ _MOST_EVENTS = 500_000
 
 
 def write_pages(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> list[Path]:
-    """Write what the facts of each stage have pages for, into the stage's folder."""
+    """Write the pages of each stage's facts into the stage's folder."""
     files: list[Path] = []
     for each in facts:
         folder = out_dir / each.stage
@@ -63,7 +63,7 @@ def write_pages(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> list
 
 
 def _trace_of_ranks(captures: Sequence[Capture], folder: Path) -> list[Path]:
-    """Write one trace with all ranks of a stage, in place of that of the first; nothing for a single rank."""
+    """Write one trace with all ranks of a stage, replacing that of the first; no effect for a single rank."""
     from llm_perf_opt.analysis.ranks import rank_of, ranks_in_names
     from llm_perf_opt.analysis.timeline.export import RankTimeline, perfetto_ranks
     from llm_perf_opt.captures.timeline import Timeline
@@ -171,9 +171,9 @@ def _columns_of_totals(found: KernelTotals) -> Columns:
 
 
 def _write_table(columns: Columns, path: Path, kind: _TableFormat) -> Path:
-    import polars  # large: only where a table is written
+    import polars  # large import: only if a table is written
 
-    # A column without a single value would otherwise have no type.
+    # A column without values would otherwise have no type.
     text = {name: polars.String for name in _TEXT_COLUMNS if name in columns}
     frame = polars.DataFrame(columns, schema_overrides=text, strict=False)
     with atomic_path(path) as temporary:

@@ -22,7 +22,6 @@ _SUMMARY = ("summary.json",)
 
 
 def _report_document(summary: Summary) -> Document:
-    """Return the full report."""
     ranks = max(len(summary.ranks), summary.workload.ranks or 1)
     title = f"{title_of(summary)} on {ranks} ranks" if ranks > 1 else title_of(summary)
     return Document(
@@ -41,7 +40,7 @@ def report_markdown(summary: Summary) -> str:
 
 
 def kernels_markdown(summary: Summary) -> str:
-    """Render ``kernels.md``; without kernels it says what would produce them."""
+    """Render ``kernels.md``; without kernels it explains how to get them."""
     if not summary.kernels:
         absent = Text(f"No kernels were captured. This page needs {TIMELINE_NEED}.")
         return write_markdown(Document("Kernels", "Kernels", [absent], [], _SUMMARY))

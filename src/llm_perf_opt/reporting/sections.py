@@ -160,7 +160,7 @@ def _parallel(summary: Summary) -> list[Block]:
 
 
 def _hardware(summary: Summary) -> list[Block]:
-    """Return what the run is measured against, and its rooflines; nothing where no limit is known."""
+    """Return the hardware limits of the run and its rooflines; empty if no limit is known."""
     rooflines = [*_phase_roofline(summary), *_kernel_roofline(summary)]
     table = utilisation_table(summary)
     if not rooflines and not table and summary.hardware.source == "none":
@@ -372,7 +372,7 @@ def _telemetry(summary: Summary) -> list[Block]:
 
 
 def _stage_sections(summary: Summary) -> list[Section]:
-    """Return the sections that stages bring along, plug-ins included."""
+    """Return the sections that stages provide, including plug-ins."""
     found = []
     for place, part in enumerate(summary.sections):
         name = f"stage-{place}-{re.sub(r'[^a-z0-9]+', '-', part.stage.lower()).strip('-') or 'section'}"
@@ -386,7 +386,7 @@ def _stage_sections(summary: Summary) -> list[Section]:
 
 
 def _what_if(summary: Summary) -> list[Block]:
-    """Return a dozen devices as charts and table, and everything priced on demand."""
+    """Return a dozen devices as charts and table, and the full table, folded."""
     if not summary.what_if:
         return []
     shown = on_other_devices(summary)

@@ -1,4 +1,4 @@
-"""The serving part of a report: latency over load, where a request's time went, steps and the slowest requests."""
+"""The serving part of a report: latency over load, breakdown of a request's time, steps and the slowest requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHORT = 48
 
 
 def serving_blocks(summary: Summary) -> list[Block]:
-    """Return the section: what a reader sees first, then load, parts, slowest requests, steps."""
+    """Return the section: key figures, then load, parts, slowest requests, steps."""
     serving = summary.serving
     if serving is None:
         return []
@@ -59,7 +59,7 @@ def serving_blocks(summary: Summary) -> list[Block]:
 
 
 def describe_load(serving: Serving) -> str:
-    """Say in a few words how the server does at the highest load that the client kept."""
+    """Describe briefly the server's performance at the highest load that the client sustained."""
     point = highest_load(serving)
     if point is None and any(one.client_bound for one in serving.load):
         return "the load client could not keep its schedule at any load, so nothing is concluded from this measurement"
@@ -70,7 +70,7 @@ def describe_load(serving: Serving) -> str:
 
 
 def _describe_serving(serving: Serving) -> list[str]:
-    """Say in a few sentences what was measured and how sure it is."""
+    """Describe what was measured and the confidence."""
     lines = []
     if serving.engine:
         lines.append(f"Engine: {serving.engine}{' ' + serving.version if serving.version else ''}.")
@@ -108,7 +108,7 @@ def _describe_serving(serving: Serving) -> list[str]:
 
 
 def serving_numbers(summary: Summary) -> list[tuple[str, str, str]]:
-    """Return (label, value, note) of the few numbers at the top: those of the highest load that the client kept."""
+    """Return (label, value, note) of the few numbers at the top: those of the highest load that the client sustained."""
     serving = summary.serving
     point = highest_load(serving) if serving is not None else None
     if serving is None or point is None:
@@ -128,7 +128,7 @@ def serving_numbers(summary: Summary) -> list[tuple[str, str, str]]:
 
 
 def _load_name(point: LoadPoint) -> str:
-    """Name a load point for people."""
+    """Return a readable name of a load point."""
     if point.kind == "closed" and point.concurrency:
         return f"{units.number(point.concurrency)} in flight"
     if point.rate_per_s:
@@ -224,7 +224,7 @@ def _parts_table(serving: Serving) -> Table:
 
 
 def _slowest_table(serving: Serving) -> Table:
-    """The slowest requests and who delayed them."""
+    """The slowest requests and what delayed them."""
     rows = [
         [
             code(slow.id[:_SHORT], full=slow.id),
@@ -328,7 +328,7 @@ def _profiled_requests_table(window: ProfiledWindow) -> Table:
 
 
 def _point_notes(serving: Serving) -> list[str]:
-    """What must be known of single load points; the same note of several points once."""
+    """Return notes on load points; equal notes are merged."""
     found: dict[str, list[str]] = {}
     for point in serving.load:
         for note in point.notes:

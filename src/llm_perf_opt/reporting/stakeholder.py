@@ -1,4 +1,4 @@
-"""``stakeholder_summary.md``: one page for people who decide, in plain words."""
+"""``stakeholder_summary.md``: one page for decision makers, in plain language."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _workload(summary: Summary) -> list[Block]:
 
 
 def _needs(summary: Summary) -> list[str]:
-    """Return memory and least times of a model that was counted and not run."""
+    """Return memory and least times of a model that was only counted."""
     fit = devices_that_fit(summary) if is_static_only(summary) else None
     if fit is None:
         return []
@@ -111,7 +111,7 @@ def _needs(summary: Summary) -> list[str]:
 
 
 def _describe_share(device: OtherDevices) -> str:
-    """Say how much of an expected time was seen on such a device."""
+    """Describe how much of an expected time is based on measurements of such a device."""
     if not device.measured_share_ratio:
         return "none of which was timed on such a device"
     return f"{units.percent(device.measured_share_ratio)} of which was timed on such a device"
@@ -133,14 +133,14 @@ def _speed(summary: Summary) -> Table:
 
 
 def _speed_row(summary: Summary, label: str, stat: Stat | None, floor: str | None) -> list[str]:
-    """Return a row; without a ``floor`` it is a rate, of which less is slower."""
+    """Return a row; without a ``floor`` it is a rate, for which lower is slower."""
     least = summary.predictions.get(floor) if floor else None
     if stat is None and least is None:
         return []
     show = units.seconds if floor else units.number
     slow = None if stat is None or stat.n < 2 else stat.p95 if floor else stat.p5
     if stat is not None and sizes_differ(summary.samples):
-        # A spread over requests of different sizes is no slow case: show the slowest of them.
+        # A spread over requests of different sizes is not a slow case: show the slowest request.
         by_request = span_over_samples(summary.samples, f"{floor}_s") if floor else None
         slow = by_request.high if by_request is not None else None
     return [
@@ -166,7 +166,7 @@ def _time_split(summary: Summary) -> list[Block]:
 
 
 def _limits(summary: Summary) -> list[str]:
-    # The whole says nothing beyond its parts.
+    # The whole adds nothing to its parts.
     phases = [phase for phase in summary.verdicts if phase != "all"] or list(summary.verdicts)
     return [
         f"{capitalised(PHASES.get(phase) or phase)}: {_limit(summary, phase)}."
@@ -175,7 +175,7 @@ def _limits(summary: Summary) -> list[str]:
 
 
 def _limit(summary: Summary, phase: str) -> str:
-    """Say what limits a phase; where no single cause was found, how far it is from the best the machine allows."""
+    """Describe what limits a phase; without a single cause, its distance from the machine's best."""
     bound, floor = summary.verdicts[phase].bound, summary.predictions.get(phase)
     if bound == "unknown" and floor is not None and floor.error_ratio is not None and floor.error_ratio > 1:
         times = units.number(floor.error_ratio)
@@ -255,7 +255,7 @@ def _reliability(summary: Summary) -> list[str]:
 
 
 def _was_wanted(summary: Summary, stage: str) -> bool:
-    """With the user's own program, stages of the built-in model are left out on purpose."""
+    """Whether a stage is expected: with the user's own program, stages of the built-in model are disabled."""
     return not summary.workload.program or stage in ("program", "nsys", "ncu")
 
 

@@ -45,7 +45,7 @@ class _Node:
     children: list[_Node]
 
     def signature(self) -> tuple[object, ...]:
-        """Equal for subtrees that do the same: types, sizes and work of every module, names left out."""
+        """Return a key that is equal for identical subtrees: types, sizes and work of every module, without names."""
         module = self.module
         inner = tuple((child.module.name.rpartition(".")[2], child.signature()) for child in self.children)
         work = tuple(sorted(module.flops.items())), tuple(sorted(module.weight_bytes.items()))
@@ -84,7 +84,7 @@ def _groups(children: Sequence[_Node]) -> list[list[_Node]]:
 
 
 def _add(group: list[_Node], depth: int, times: int, rows: list[TreeRow]) -> None:
-    """Add a group's line and its children's; ``times`` multiplies what an enclosing fold stands for."""
+    """Add a group's line and its children's; ``times`` is the multiplicity of the enclosing fold."""
     first, module = group[0], group[0].module
     number = times * len(group)
     rows.append(
@@ -129,7 +129,7 @@ def weights_by_component(modules: Sequence[StaticModule], phase: str) -> dict[st
             continue
         found[label] = found.get(label, 0.0) + module.weight_bytes.get(phase, 0.0)
         if above is not None and above.component is not None:
-            # A labelled module inside another one: its weights belong to the inner label alone.
+            # A labelled module inside another: its weights belong only to the inner label.
             found[above.component] = found.get(above.component, 0.0) - module.weight_bytes.get(phase, 0.0)
     return {label: value for label, value in found.items() if value > 0}
 
@@ -284,7 +284,7 @@ def _images_of(vision: dict[str, object]) -> str:
 
 
 def _size_of(entry: object) -> str:
-    """Say the shape, or the values, of one processed input."""
+    """Describe the shape or the values of one processed input."""
     if not isinstance(entry, dict):
         return units.MISSING
     shape = entry.get("shape")
@@ -319,7 +319,7 @@ def _phases(document: StaticDocument) -> str:
 
 
 def _minimum(document: StaticDocument) -> list[str]:
-    """Say which phases do more than they must, with the minimum next to it."""
+    """Describe which phases do more than the minimum work."""
     lines = [
         f"- {md_text(name)}: {units.flops(phase.minimum.flops)} and {units.size(phase.minimum.weight_bytes)} of weights would do"
         f" ({md_text('; '.join(phase.minimum.reasons))})"
@@ -334,7 +334,7 @@ def _minimum(document: StaticDocument) -> list[str]:
 
 
 def _stored(document: StaticDocument) -> list[str]:
-    """Say how a quantised checkpoint keeps its weights."""
+    """Describe how a quantised checkpoint stores its weights."""
     found = document.static.quantisation
     if found is None or found.dtype is None:
         return []

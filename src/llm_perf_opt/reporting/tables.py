@@ -11,17 +11,17 @@ from llm_perf_opt.summary import SectionTable
 
 
 def format_change(ratio: float | None) -> str:
-    """``1.031`` → ``+3.1 %``; far changes as a factor."""
+    """``1.031`` → ``+3.1 %``; large changes as a factor."""
     if ratio is None:
         return units.MISSING
     if ratio >= 10 or (0 < ratio <= 0.1):
         return f"× {units.number(ratio)}"
-    return f"{round((ratio - 1) * 100, 1) + 0.0:+.1f} %"  # + 0.0: no minus before a zero
+    return f"{round((ratio - 1) * 100, 1) + 0.0:+.1f} %"  # + 0.0: avoids a negative zero
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One value as people read it, and what it sorts by."""
+    """A formatted value and its sort key."""
 
     text: str
     sort: float | None = None
@@ -46,7 +46,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line, its place in a tree, and what a reader may unfold."""
+    """One line, its place in a tree, and its folded details."""
 
     cells: Sequence[Cell]
     key: str = ""
@@ -84,11 +84,11 @@ class Table:
         return bool(self.rows)
 
     def named(self, name: str, title: str = "", *, filter: bool = False, most: int | None = None) -> Table:
-        """Return the table with its place on a page."""
+        """Return the table with its anchor on a page."""
         return replace(self, name=name, title=title, filter=filter, most=most)
 
     def without_empty_columns(self) -> Table:
-        """Leave out columns in which no row knows a value; the first one stays."""
+        """Leave out columns without any value, except the first."""
         kept = [
             place
             for place in range(len(self.columns))
@@ -107,7 +107,7 @@ class Table:
 
     @property
     def is_tree(self) -> bool:
-        """Whether any row hangs below another."""
+        """Whether any row is nested."""
         return any(row.parent for row in self.rows)
 
     @property
@@ -122,7 +122,7 @@ def text(value: object, *, strong: bool = False) -> Cell:
 
 
 def code(value: str, *, indent: int = 0, full: str = "") -> Cell:
-    """Return a cell that shows a name letter by letter."""
+    """Return a cell that shows a name literally."""
     return Cell(value, code=True, indent=indent, full=full)
 
 
@@ -144,11 +144,11 @@ def simple(header: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Table:
     return Table(header, [Row(cells) for cells in rows])
 
 
-# Sections that stages bring along, as tables.
+# Sections that stages provide, as tables.
 
 
 def stage_table(found: SectionTable) -> Table:
-    """Return a stage's table; a column whose cells are all numbers is aligned as one."""
+    """Return a stage's table; a column whose cells are all numbers is right-aligned."""
     width = len(found.columns)
     rows = [[_cell(value) for value in [*row, *[""] * width][:width]] for row in found.rows]
     numbers = [bool(rows) and all(row[place].sort is not None for row in rows) for place in range(width)]

@@ -1,4 +1,4 @@
-"""What a device reported, and memory against the static model, as tables and words."""
+"""What a device reported, and memory against the static model, as tables and text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ QUANTITIES: dict[str, tuple[str, Formatter]] = {
 
 
 def describe_telemetry(telemetry: Telemetry) -> str:
-    """Say what was sampled, how often and at which cost."""
+    """Describe what was sampled, how often and at which cost."""
     who = (
         f"{telemetry.device} by {telemetry.reader}"
         if telemetry.reader
@@ -96,7 +96,7 @@ def energy_table(telemetry: Telemetry) -> Table:
 
 
 def memory_table(summary: Summary) -> Table:
-    """Return the memory in use by phase, next to what the static model says; columns without a value are left out."""
+    """Return the memory in use by phase, next to the static model; columns without a value are left out."""
     phases = sorted(summary.memory, key=phase_rank)
     shown: list[tuple[str, Callable[[MemoryUse], float | None]]] = [
         ("peak#", lambda use: use.peak_bytes),
@@ -118,7 +118,7 @@ def memory_table(summary: Summary) -> Table:
 
 
 def describe_memory(summary: Summary) -> str:
-    """Say what the peaks count and what the prediction is made of."""
+    """Describe what the peaks count and the basis of the prediction."""
     counts = {use.counts for use in summary.memory.values()}
     if counts == {"process"}:
         counted = (

@@ -1,4 +1,4 @@
-"""Tables about phases: times, budgets, utilisation, floors, the model on paper."""
+"""Tables about phases: times, budgets, utilisation, floors, static work."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def _components(timings: Timings, phase: str) -> Iterable[list[Cell]]:
 
 
 def _before_prefill(timings: Timings) -> str:
-    """Say what the time to first token holds besides the prefill."""
+    """Describe what the time to first token includes besides the prefill."""
     timed = [name for name, stat in (("vision", timings.vision_s), ("encode", timings.encode_s)) if stat]
     return f": {' + '.join([*timed, 'prefill'])}" if timed else ""
 
 
 def time_table(summary: Summary) -> Table:
-    """Return every repeated measurement: the value that is shown elsewhere too, its spread, how many."""
+    """Return every repeated measurement: value, spread and number of repeats."""
     timings = summary.timings
     rows = [
         *_stat("preprocess", timings.preprocess_s),
@@ -82,7 +82,7 @@ def time_table(summary: Summary) -> Table:
 
 
 def sample_table(summary: Summary) -> Table:
-    """Return every sample by itself: its size and the medians of its repeats."""
+    """Return one row per sample: its size and the medians of its repeats."""
     rows = [
         Row(
             [
@@ -138,7 +138,7 @@ def budget_table(summary: Summary) -> Table:
 
 
 def utilisation_table(summary: Summary) -> Table:
-    """Return how much of the hardware each phase used; the arithmetic unfolds."""
+    """Return how much of the hardware each phase used; the arithmetic is folded."""
     header = [
         Column("phase"),
         Column("MFU", True, "model FLOPs utilisation: counted FLOPs ÷ (wall-clock × dense peak)"),

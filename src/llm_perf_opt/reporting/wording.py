@@ -1,4 +1,4 @@
-"""Sentences that several reports share: the workload, coverage, gains, limits, how numbers are made."""
+"""Sentences shared by several reports: workload, coverage, gains, limits, methods."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from llm_perf_opt.summary import (
     WhatIf,
 )
 
-# Where limits and times come from, in words: which source, when, how often, how disturbed.
+# Text on the origin of limits and times: source, date, repeats, disturbance.
 
 
 THEIR_CLOCK = "as given in the file; whether the run was warmed up and synchronised is not known"
 
 
 def describe_hardware(hardware: Hardware) -> str:
-    """Say which limits the run is measured against and where they come from."""
+    """Describe the hardware limits of the run and their source."""
     name = hardware.name or "this device"
     if hardware.source == "none":
         return f"No limits are known for {name}: {hardware.reason or 'unknown device'}."
@@ -47,7 +47,7 @@ def describe_hardware(hardware: Hardware) -> str:
 
 
 def _describe_reached(hardware: Hardware) -> str:
-    """Say what was measured on devices of this kind; empty where nothing was."""
+    """Describe measurements on devices of this kind; empty if there are none."""
     rates = [
         f"{dtype} {units.flops_per_s(peak.dense)}" for dtype, peak in hardware.reached_flops_per_s.items()
     ]
@@ -57,7 +57,7 @@ def _describe_reached(hardware: Hardware) -> str:
 
 
 def _measured_when(hardware: Hardware) -> str:
-    """Say when the machine was measured, and whether anything disturbed it."""
+    """Describe when the machine was measured, and whether it was disturbed."""
     text = "measured on this machine"
     if hardware.measured_at is not None:
         text += f" {hardware.measured_at[:16].replace('T', ' ')}"
@@ -86,7 +86,7 @@ _STOPPED = {
 
 
 def describe_clock(timings: Timings) -> str:
-    """Say how times were measured, how often and how well they are known."""
+    """Describe how times were measured, the repeats and the precision."""
     if timings.repeats is None:
         return _OUR_CLOCK + "repeats"
     text = f"{_OUR_CLOCK}{timings.repeats} repeat{'s' if timings.repeats > 1 else ''}"
@@ -97,7 +97,7 @@ def describe_clock(timings: Timings) -> str:
     return text
 
 
-# What the findings and verdicts mean, for readers who do not build models. Keys are those of the summary.
+# Meaning of findings and verdicts, for non-experts. Keys are those of the summary.
 
 
 PHASES = {
@@ -137,7 +137,7 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A finding in everyday words: what is wrong, what to do."""
+    """A finding in plain language: problem and advice."""
 
     problem: str
     action: str
@@ -288,7 +288,7 @@ MEASUREMENT = {
 
 
 def explain_finding(finding: Finding) -> Plain:
-    """Return everyday words for a finding."""
+    """Return a finding in plain language."""
     return FINDINGS.get(finding.id) or Plain(finding.title, finding.advice)
 
 
@@ -330,7 +330,7 @@ BOUND_NAMES = {
 
 
 def phase_name(phase: str | None) -> str:
-    """Name a phase for people."""
+    """Return the readable name of a phase."""
     return PHASE_NAMES.get(phase, phase) if phase else units.MISSING
 
 
@@ -351,7 +351,7 @@ IDLE_TEXT = (
 
 
 def describe_budget(summary: Summary) -> str:
-    """Say what a budget is, and what it is measured against."""
+    """Describe a budget and its reference."""
     words = "Every instant of the captured time counted once: the parts of a phase sum to its span."
     if len(summary.devices) > 1 or len(summary.ranks) > 1:
         words += " Every device is split by itself; shown is their mean."
@@ -369,11 +369,11 @@ def describe_budget(summary: Summary) -> str:
 
 
 def describe_communication(summary: Summary) -> str:
-    """Say how much time communication takes, and who waits for whom."""
+    """Describe the time of communication, and which ranks wait for which."""
     talk = summary.communication
     if talk is None:
         return ""
-    # Without a device the ranks talk on the host, and who else used its cores is not known.
+    # Without a device the ranks communicate on the host, and other users of its cores are unknown.
     whose, alone = (
         ("device", "nothing else running") if summary.devices else ("rank", "the rank waiting in it")
     )
@@ -389,7 +389,7 @@ def describe_communication(summary: Summary) -> str:
 
 
 def describe_other_devices(summary: Summary) -> str:
-    """Say what times on other devices are, where they come from, and at which point they were made."""
+    """Describe times on other devices, their source and their operating point."""
     words = describe_times(
         summary.silicon,
         expects=any(row.tpot_expected_s is not None for row in summary.what_if),
@@ -402,7 +402,7 @@ def describe_other_devices(summary: Summary) -> str:
 def describe_times(
     used: SiliconUse | None, *, expects: bool, counted: bool, row: WhatIf | None = None
 ) -> str:
-    """Say what expected times and floors are; ``counted``: the model's operators are known by shape."""
+    """Describe expected times and floors; ``counted``: the model's operators are known by shape."""
     if used is None:
         return _FLOORS_TEXT
     if used.version is None:
@@ -422,7 +422,7 @@ def describe_times(
 
 
 def _describe_eager(row: WhatIf | None) -> str:
-    """Say what eager times take launching an operator to cost."""
+    """Describe the launch cost assumed in eager times."""
     if row is None or row.eager_host_s is None:
         return ""
     words = (
@@ -434,12 +434,12 @@ def _describe_eager(row: WhatIf | None) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Return text with its first letter in upper case, and the rest as it is."""
+    """Return text with its first letter in upper case, and the rest unchanged."""
     return text[:1].upper() + text[1:]
 
 
 def _describe_point(row: WhatIf) -> str:
-    """Say at which point floors on other devices were made."""
+    """Describe the operating point of floors on other devices."""
     return f"At {row.dtype}, batch {row.batch_size}, {row.context_tokens:,} cached positions."
 
 
@@ -448,7 +448,7 @@ _NO_NAMES = ("causal LM",)
 
 
 def title_of(summary: Summary) -> str:
-    """Name what was measured: the model, else the capture and where it was made, else the device, else the run."""
+    """Return a title: the model, else the capture and its origin, else the device, else the run."""
     model = summary.workload.model
     if model and model not in _NO_NAMES:
         return model
@@ -481,7 +481,7 @@ TOKENS_VERIFIED = {
 
 
 def workload_facts(summary: Summary) -> list[tuple[str, str]]:
-    """Return what was run, as (name, value), unknown values left out."""
+    """Return the workload as (name, value), without unknown values."""
     workload = summary.workload
     facts: list[tuple[str, object]] = [
         ("own program", shlex.join(workload.program) if workload.program else None),
@@ -502,7 +502,7 @@ def workload_facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _compilations(found: Compilations | None) -> str | None:
-    """Say what was compiled before and during measuring."""
+    """Describe compilations before and during measuring."""
     if found is None:
         return None
     during = (
@@ -514,7 +514,7 @@ def _compilations(found: Compilations | None) -> str | None:
 
 
 def coverage_facts(summary: Summary) -> list[tuple[str, str]]:
-    """Return how much of the run is explained; what no source tells is left out."""
+    """Return how much of the run is explained; unknown values are left out."""
     coverage = summary.coverage
     shares = [
         ("device time attributed to a phase", coverage.time_attributed_ratio),
@@ -535,7 +535,7 @@ _NO_SAVING = frozenset(("one-off-costs", "dominant-kernels"))
 
 
 def describe_gain(finding: Finding) -> str:
-    """Say what solving it is worth at most, as a time and a share."""
+    """Describe the maximum gain as a time and a share."""
     if finding.id in MEASUREMENT:
         return "about the measurement, not a saving"
     if finding.id in _NO_SAVING:
@@ -549,7 +549,7 @@ def describe_gain(finding: Finding) -> str:
 
 
 def describe_shapes(static: Static) -> str:
-    """Say at which shapes the work was counted; empty when the static model does not tell."""
+    """Describe the shapes of the static count; empty if unknown."""
     at = static.scaling
     if at is None:
         return ""
@@ -560,7 +560,7 @@ def describe_shapes(static: Static) -> str:
 
 
 def describe_counted(static: Static) -> str:
-    """Say how much of the arithmetic was counted, and what was left out of the count."""
+    """Describe how much of the arithmetic was counted, and what was not."""
     ratio, left_out = static.coverage.counted_ratio, static.coverage.uncounted_ops
     if ratio is None:
         return "How much of the arithmetic was counted is not known" + (
@@ -574,7 +574,7 @@ def describe_counted(static: Static) -> str:
 
 
 def describe_fit(fit: Fit) -> str:
-    """Say where the model fits, the smallest devices first."""
+    """Describe where the model fits, the smallest devices first."""
     need = f"It needs {units.size(fit.needed_bytes)} of memory"
     if not fit.fitting:
         return f"{need}: more than any of the {fit.known} devices of the catalogue has."
@@ -621,7 +621,7 @@ def missing_sections(summary: Summary) -> list[tuple[str, str]]:
         (not summary.operators, "operators", _TRACE_NEED),
     ]
     if summary.workload.program:
-        # Of a program nothing is known but what captures show: other stages would speak of another workload.
+        # For a user's program only captures are known: other stages would refer to another workload.
         absent = [row for row in absent if row[2] is TIMELINE_NEED]
     by_need: dict[str, list[str]] = {}
     for is_absent, name, need in absent:
@@ -636,7 +636,7 @@ def explain_verdict(verdict: Verdict) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return text with a capital and a full stop; what begins with a name in lower case is rare enough."""
+    """Return text with a capital and a full stop; text that begins with a lower-case name is rare."""
     text = text.strip()
     return capitalised(text) + ("" if text.endswith((".", "!", "?")) else ".")
 

@@ -55,7 +55,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a user asked for in addition to the configuration."""
+    """Options of a run in addition to its configuration."""
 
     overrides: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ def check_configuration(
     here: bool = True,
     shared: SharedComposition | None = None,
 ) -> Prepared:
-    """Compose, and check keys, types, ranges and presets; neither the model nor the machine is looked at."""
+    """Compose, and check keys, types, ranges and presets; model and machine are not checked."""
     note_config_name(config_name)
     raw = (
         shared.compose(overrides)
@@ -103,14 +103,14 @@ def prepare(
     """Compose and check everything, stages included; raises before anything is written.
 
     ``here``: whether it will run on this machine. For another one, what depends on the machine (device, model path,
-    data, tools) is left to the run itself. ``shared``: what the jobs of one sweep are composed by.
+    data, tools) is left to the run itself. ``shared``: composition state shared by the jobs of one sweep.
     """
     prepared = check_configuration(
         overrides, config_dir=config_dir, config_name=config_name, here=here, shared=shared
     )
     config = prepared.config
     check_names(config, here=here)
-    # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
+    # Checks get a scratch root: they may compute output paths, and must leave nothing behind.
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
         context = _context(config, Artifacts.for_run(scratch), prepared.overrides)
         check_stages(stages_of(config), context, here=here)
@@ -118,19 +118,19 @@ def prepare(
 
 
 def reserve_run_directory(prepared: Prepared, overrides: Sequence[str]) -> list[str]:
-    """Make the run directory this process's own; two runs in one second get two directories."""
+    """Reserve the run directory for this process; two runs in one second get two directories."""
     if explicit_keys(overrides).intersection(RUN_DIRECTORY_KEYS):
         directory = Artifacts.for_run(prepared.run_dir).root
     else:
         directory = reserve_directory(prepared.run_dir)
         prepared.run_dir = directory
         runs_directory.link_old_location(directory, prepared.config.pipeline)
-    # Both, so that config.yaml says where the run is, whichever of them was given, and relative to what.
+    # Both, so that config.yaml records the run directory, whichever was given, and its base.
     return [override(key, str(directory)) for key in RUN_DIRECTORY_KEYS]
 
 
 def launch(hydra_arguments: Sequence[str], options: RunOptions | None = None) -> int:
-    """Hand over to Hydra, which composes again and calls the job in its run directory; return the exit code."""
+    """Pass control to Hydra, which composes again and calls the job in its run directory; return the exit code."""
     codes = [0]
 
     def job(raw: compose.RawConfig) -> None:
@@ -168,7 +168,7 @@ def run_and_report(
     options: RunOptions,
     sweep: SweepMark | None = None,
 ) -> int:
-    """Run one composed configuration in a directory that is held, and report it; return the exit code."""
+    """Run one composed configuration in a locked directory, and report it; return the exit code."""
     from llm_perf_opt.core.console.progress import make_progress
     from llm_perf_opt.runs.finish import finish_run
 
@@ -193,7 +193,7 @@ def run_and_report(
             verbosity=options.verbosity,
             as_json=options.as_json,
         )
-    with beating(artifacts):  # also while the report is made: a run that is killed there is not done
+    with beating(artifacts):  # includes the report: a run killed there is not finished
         with make_progress(options.verbosity) as progress:
             outcome = execute(
                 config,
@@ -255,19 +255,19 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
 
 
 def _steps(stage: Stage, context: StageContext, *, skipped: bool) -> list[str]:
-    """Return what a stage would do; for one that this machine cannot run, what it would do on another."""
+    """Return what a stage would do; if this machine cannot run it, what it would do on another."""
     if context.config.workload_command.command and not stage.for_own_program:
         return []
     try:
         return stage.plan(context)
     except LlmPerfError:
-        if skipped:  # what is missing is said already
+        if skipped:  # missing parts are already reported
             return []
         raise
 
 
 def print_plan(plan: dict[str, Any]) -> None:
-    """Print a plan for people; files of the run are shown relative to its directory."""
+    """Print a plan for terminals; files of the run are shown relative to its directory."""
     inside = f"write {plan['run_dir']}/"
     print(f"run directory: {plan['run_dir']} (not created)\ndevice: {plan['device']}")
     if plan["ranks"] > 1:

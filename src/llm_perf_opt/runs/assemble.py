@@ -1,4 +1,4 @@
-"""Read what the stages of a run left, and summarise it. Any subset gives a summary; what is missing is said."""
+"""Read the files of a run's stages and summarise them. Any subset gives a summary; missing parts are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTHING_LEFT = ("pending", "skipped")
 
 @dataclass(slots=True)
 class DeviceChoice:
-    """How the hardware limits are found when a run did not settle them."""
+    """How the hardware limits are found when they are not recorded in the run."""
 
     name: str | None = None
     """The user's choice; ``None``: the name the captures give."""
@@ -42,7 +42,7 @@ class DeviceChoice:
 
 @dataclass(slots=True)
 class Assembled:
-    """A summary and the facts it was made from, so that nothing is read twice."""
+    """A summary and the facts it was made from, to avoid reading files twice."""
 
     summary: Summary
     facts: list[Facts] = field(default_factory=list)
@@ -79,7 +79,7 @@ def assemble_run(run_dir: Path) -> Assembled:
     own = None
     if manifest.ranks:
         own = _if_there(run_dir / manifest.ranks[0].directory / layout.HARDWARE, Hardware)
-        # Work is counted for the whole model; against the limits of one device it would look several times too good.
+        # Work is counted for the whole model; compared with one device it would look several times too good.
         reason = f"the run used {len(manifest.ranks)} ranks, and limits are those of one device"
         hardware = unknown_hardware((own and own.name) or known.device, reason)
     assembled = assemble(subject, facts, choice, hardware=hardware, root=run_dir)
@@ -92,7 +92,7 @@ def assemble_run(run_dir: Path) -> Assembled:
 def _rank_facts(run_dir: Path, manifest: Manifest, most_rows: int = MOST_ROWS) -> list[Facts]:
     """Read the ranks one after the other; of most of them only captures and collectives are kept.
 
-    One bound for all ranks together: the next is read when the one before it was cut down to what is kept.
+    Memory is bounded over all ranks: each rank is reduced to what is kept before the next is read.
     """
     return list(kept_in_bounds(_facts_of_ranks(run_dir, manifest), most_rows))
 
@@ -109,7 +109,7 @@ def _facts_of_ranks(run_dir: Path, manifest: Manifest) -> Iterator[Facts]:
 
 
 def _environment(run_dir: Path, manifest: Manifest) -> dict[str, Any]:
-    """Return what was recorded at the start, and how the device was had, which is known in the end."""
+    """Return the environment recorded at the start, and the device lease, which is known at the end."""
     found = _if_there(run_dir / layout.ENVIRONMENT, dict[str, Any]) or {}
     return found if manifest.lease is None else {**found, "device_use": to_plain(manifest.lease)}
 
@@ -117,7 +117,7 @@ def _environment(run_dir: Path, manifest: Manifest) -> dict[str, Any]:
 def stage_facts(
     run_dir: Path, stages: Mapping[str, StageRecord], *, with_pages_only: bool = False
 ) -> list[Facts]:
-    """Ask the stages of a run, in pipeline order, what they have to say; each reads its own files once."""
+    """Return the facts of the stages in pipeline order; each reads its own files once."""
     known = known_stages()
     found = [
         stage.facts(run_dir)
@@ -152,7 +152,7 @@ def assemble(
     if merged.compile_traced or merged.compile_logged or (own is not None and own.functions):
         from llm_perf_opt.analysis.compile_account import account_facts, join_sources, run_events
 
-        # Our own runs are timed and profiled in different processes, whose compilations share no ids.
+        # Our own runs are timed and profiled in different processes, so compilation ids are not shared.
         events = run_events(own) or join_sources(merged.compile_traced, merged.compile_logged)
         merged = merge_facts("", [merged, account_facts(events)])
     work = join_captures(merged)
@@ -172,7 +172,7 @@ def assemble(
 
 
 def _look_up(facts: Facts, work: CapturedWork, choice: DeviceChoice) -> Hardware:
-    """Find the device's limits by the best name there is: the user's, the timings', the captures', the counters'."""
+    """Find the device's limits by the best available name: the user's, the timings', the captures', the counters'."""
     from llm_perf_opt.hardware.resolve import hardware_by_name
 
     names = [
@@ -224,7 +224,7 @@ def _name_relative_to(summary: Summary, root: Path) -> None:
 def _stages(manifest: Manifest) -> dict[str, StageInfo]:
     stages: dict[str, StageInfo] = {}
     for name, entry in manifest.stages.items():
-        # A run that was killed never settled its manifest.
+        # A killed run did not finish its manifest.
         status = "failed" if entry.status in ("pending", "running") else entry.status
         reason = f"{entry.reason} (fix: {entry.fix})" if entry.reason and entry.fix else entry.reason
         stages[name] = StageInfo(

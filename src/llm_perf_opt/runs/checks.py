@@ -1,4 +1,4 @@
-"""What a configuration names (a model, a checkpoint, a device), looked at before any work, for ``--plan`` too."""
+"""Early checks of what a configuration refers to (model, checkpoint, device), also for ``--plan``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", *HF_ADAPTERS)
 
 
 def check_names(config: AppConfig, *, here: bool = True) -> None:
-    """Resolve what the configuration names (model adapter, device), so that a typo is found before any work.
+    """Resolve the names in the configuration (model adapter, device), so that a typo is found before any work.
 
-    ``here``: whether it is for this machine; files and devices of another one are not looked for.
+    ``here``: whether it is for this machine; files and devices of another one are not checked.
     """
     from llm_perf_opt.hardware.catalogue import load_catalogue
     from llm_perf_opt.runs.sinks import check_sinks
@@ -67,7 +67,7 @@ def ranks_of(config: AppConfig) -> int:
 
 
 def _check_split(config: AppConfig, adapter: ModelAdapter) -> None:
-    """Refuse what a run of several ranks cannot do."""
+    """Reject what a run of several ranks cannot do."""
     ranks = ranks_of(config)
     if ranks == 1:
         return
@@ -99,7 +99,7 @@ def _check_split(config: AppConfig, adapter: ModelAdapter) -> None:
 
 
 def _check_device_kind(config: AppConfig, kind: str) -> None:
-    """Measured times cannot be related to the limits of another device; a static run may name any."""
+    """Reject limits of another device for measured times; a static run may use any."""
     measured = [name for name, stage in config.pipeline.items() if stage.enable and name != "static_analysis"]
     if kind != "gpu" or not measured or config.resolved_device != "cpu" or config.workload_command.command:
         return
@@ -141,7 +141,7 @@ def _check_checkpoint(config: AppConfig) -> None:
 
 
 def _check_named_document(config: AppConfig) -> None:
-    """Look at the dimensions of what ``model.config_name`` names, where an adapter reads it."""
+    """Check the dimensions of ``model.config_name``, if an adapter reads it."""
     from llm_perf_opt.workloads.models.model_types import named_config
 
     name = config.model.config_name
@@ -155,7 +155,7 @@ def _check_document(file: Path) -> None:
     check_dimensions(read_json(file), file)
 
 
-# Which stages a run has, and what stands in their way.
+# The stages of a run, and what prevents them from running.
 
 
 def known_stages() -> dict[str, Stage]:
@@ -173,9 +173,9 @@ def stages_of(config: AppConfig) -> list[Stage]:
 def check_stages(
     stages: Sequence[Stage], context: StageContext, *, here: bool = True
 ) -> dict[str, list[Problem]]:
-    """Ask every stage what would go wrong; a configuration error stops here, before any work.
+    """Check every stage for problems; a configuration error is raised here, before any work.
 
-    ``here``: whether the stages will run on this machine; what another one may have is asked again there.
+    ``here``: whether the stages will run on this machine; for another one the check is repeated there.
     """
     _require_a_stage(stages, context.config)
     problems = {stage.name: _problems(stage, context, here=here) for stage in stages}
@@ -197,7 +197,7 @@ def _problems(stage: Stage, context: StageContext, *, here: bool) -> list[Proble
 
 
 def problems_of(stage: Stage, context: StageContext) -> list[Problem]:
-    """Return what stands in a stage's way; with the user's own program, stages of the built-in workload stay out."""
+    """Return what prevents a stage from running; with the user's own program, stages of the built-in workload are excluded."""
     if context.config.workload_command.command and not stage.for_own_program:
         return [
             Problem(
@@ -210,7 +210,7 @@ def problems_of(stage: Stage, context: StageContext) -> list[Problem]:
 
 
 def _require_a_stage(stages: Sequence[Stage], config: AppConfig) -> None:
-    """A run that measures nothing is a mistake, not a success."""
+    """Reject a run that measures nothing."""
     if (
         config.run.ranks > 1
         and {stage.name for stage in stages} == {"static_analysis"}

@@ -1,8 +1,8 @@
-"""A run directory that holds an earlier run: what is the earlier run's is moved aside, never read, never mixed in.
+"""A run directory that holds an earlier run: its files are moved aside, never read or mixed.
 
-Ours are the documents at the root (:data:`layout.ROOT_FILES`), the folders of stages, their scratch, and what the
-earlier manifest lists besides. They go to ``<run>/earlier-<start of that run>/``, which is then a run directory of its own. What
-somebody else put at the root stays where it is.
+Our files are the documents at the root (:data:`layout.ROOT_FILES`), the folders of stages, their scratch, and what the
+earlier manifest lists besides. They go to ``<run>/earlier-<start of that run>/``, which is then a run directory of its own. Other
+files at the root are not moved.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SOME_TIME = "undated"
 
 @dataclass(slots=True)
 class Earlier:
-    """What an earlier run left in a directory."""
+    """An earlier run in a directory."""
 
     root: Path
     manifest: Manifest | None
@@ -47,12 +47,12 @@ class Earlier:
     continued: list[Path] = field(default_factory=list)
 
     def unfinished(self, stage: str) -> bool:
-        """Whether a stage of that run began and did not come to its end."""
+        """Whether a stage of that run started and did not finish."""
         record = self.manifest.stages.get(stage) if self.manifest is not None else None
         return record is not None and record.status in _UNFINISHED
 
     def set_aside(self, continued: Collection[Path] = ()) -> None:
-        """Move everything of that run to a folder of its own, except files this run goes on with."""
+        """Move everything of that run to a separate folder, except files that this run continues to use."""
         self.continued = sorted(path for path in continued if path.is_file())
         target = reserve_directory(self.root / f"{layout.EARLIER}{self._when()}")
         for path in self._items():
@@ -61,7 +61,7 @@ class Earlier:
         self.moved_to = target
 
     def note(self) -> str:
-        """Say what was done, for the log and the report."""
+        """Describe what was done, for the log and the report."""
         model = self.manifest.facts.get("model") if self.manifest is not None else None
         status = f", status {self.manifest.status}" if self.manifest is not None else ""
         what = f"an earlier run ({model or 'model not known'}{status})"
@@ -80,17 +80,17 @@ class Earlier:
                 began = datetime.fromisoformat(self.manifest.started)
         if began is None:
             path = next(self.root / name for name in _MARKS if (self.root / name).exists())
-            with contextlib.suppress(ValueError, OverflowError, OSError):  # a year that no calendar has
+            with contextlib.suppress(ValueError, OverflowError, OSError):  # an invalid year
                 began = datetime.fromtimestamp(path.stat().st_mtime)
         return began.strftime("%Y%m%d-%H%M%S") if began is not None else _SOME_TIME
 
     def _items(self) -> list[Path]:
-        """Return what is that run's, the manifest last: until then an interrupted move is recognised."""
+        """Return the files of that run, the manifest last, so that an interrupted move is detected."""
         named = self.manifest.stages if self.manifest is not None else {}
         known = (layout.PROGRAM, layout.RANKS, *stage_types(), *named)
         folders = [name for name in dict.fromkeys(known) if _is_plain(name)]
         items = [self.root / name for name in folders]
-        # Not the whole of tmp/: where a run directory is also somebody's working directory, other runs lie there.
+        # Not the whole of tmp/: if a run directory is also a working directory, other runs are in it.
         items += [self.root / layout.SCRATCH / name for name in (*folders, layout.WORKLOAD)]
         items += self._listed_elsewhere(folders)
         items += [self.root / name for name in layout.ROOT_FILES]
@@ -115,7 +115,7 @@ _MARKS = (layout.MANIFEST, layout.SUMMARY)
 
 
 def find_earlier(root: Path, stages: Sequence[str] = ()) -> Earlier | None:
-    """Look for an earlier run; a stage's folder that no run wrote is refused, because it would be taken for ours.
+    """Look for an earlier run; a stage's folder that no run wrote is rejected, because it would be mistaken for ours.
 
     ``stages``: those of this run, besides the registered ones.
     """
@@ -157,9 +157,9 @@ def _move(source: Path, target: Path, keep: Sequence[Path]) -> None:
         _move(path, target / path.name, keep)
 
 
-# ``tmp/stage1`` and ``tmp/stage2``, where earlier releases put runs: for one release they lead to the last run.
+# ``tmp/stage1`` and ``tmp/stage2``, the locations of older releases: for one release they link to the last run.
 #
-# A link where there is nothing, or a link of ours; a note next to the old runs where there is a directory.
+# A link if nothing or our own link is there; a note next to the old runs if there is a directory.
 
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
@@ -169,7 +169,7 @@ _STAGES = {"stage1": ("static_analysis", "torch_profiler"), "stage2": ("nsys", "
 
 
 def link_old_location(run_dir: Path, pipeline: Mapping[str, StageConfig]) -> None:
-    """Let the old places lead to a run in ``tmp/runs/``; a run that was sent elsewhere has no old place."""
+    """Link the old locations to a run in ``tmp/runs/``; runs in other directories have no old location."""
     runs = run_dir.parent
     if runs.name != "runs" or runs.parent.name != "tmp":
         return
@@ -179,12 +179,12 @@ def link_old_location(run_dir: Path, pipeline: Mapping[str, StageConfig]) -> Non
         old = runs.parent / name
         try:
             _link(old, run_dir) if old.is_symlink() or not old.exists() else _write_note(old, run_dir)
-        except (OSError, ToolError) as error:  # a convenience: no run fails for it
+        except (OSError, ToolError) as error:  # a convenience: it must not fail the run
             LOGGER.debug("%s does not lead to %s: %s", old, run_dir, error)
 
 
 def _link(old: Path, run_dir: Path) -> None:
-    """Replace the link in one step: another run may do the same now."""
+    """Replace the link atomically: another run may do the same."""
     fresh = old.with_name(f".{old.name}.{run_dir.name}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(os.path.relpath(run_dir, old.parent), target_is_directory=True)
@@ -205,7 +205,7 @@ _VERB = "ingest"
 
 @contextlib.contextmanager
 def hold_output(out: Path) -> Iterator[None]:
-    """Hold ``out`` while the block writes there; what an earlier ``ingest`` left is overwritten, a run's is refused.
+    """Lock ``out`` while the block writes there; files of an earlier ``ingest`` are overwritten, a run directory is rejected.
 
     A directory that is made here and stays empty, because an input cannot be read, is removed again.
     """
@@ -223,7 +223,7 @@ def hold_output(out: Path) -> Iterator[None]:
 
 
 def _refuse_run(out: Path) -> None:
-    """The summary and the reports of a run would be replaced by those of other captures, while the run's own files stay."""
+    """Reject a run directory: its summary and reports would be replaced while its other files stay."""
     if not is_there(out / layout.MANIFEST) and not _is_summary_of_run(out / layout.SUMMARY):
         return
     raise ConfigError(
@@ -234,7 +234,7 @@ def _refuse_run(out: Path) -> None:
 
 
 def _is_summary_of_run(path: Path) -> bool:
-    """Whether a summary says that something else than ``ingest`` made it; one that says nothing is nobody's."""
+    """Whether a summary was written by something other than ``ingest``; without an origin it was not."""
     try:
         document: Any = json.loads(read_document(path))
         command = document["run"]["command"]

@@ -1,4 +1,4 @@
-"""Run the enabled stages of one configuration in one run directory, and write down what happened."""
+"""Run the enabled stages of one configuration in one run directory, and record what happened."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ENDED_BY_SIGNAL = (128 + signal.SIGTERM, 128 + signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the command line needs to end with."""
+    """The result for the command line."""
 
     run_dir: Path
     manifest: Manifest
@@ -73,11 +73,11 @@ def execute(
     sweep: SweepMark | None = None,
     started_in: Path | None = None,
 ) -> Outcome:
-    """Run the pipeline; whatever happens, the manifest says so.
+    """Run the pipeline; every outcome is recorded in the manifest.
 
-    The caller holds the run directory (``runs.directory.lock``), and keeps its heart beating until the report is written.
+    The caller holds the lock of the run directory (``runs.directory.lock``) and its heartbeat until the report is written.
 
-    ``started_in``: where the user is, whose repository's commit is recorded; by default the working directory.
+    ``started_in``: the user's directory, whose repository commit is recorded; by default the working directory.
     """
     began = time.perf_counter()
     device_note = _confirm_device(config)
@@ -100,7 +100,7 @@ def execute(
             handler = run_log(artifacts.root)
             _note(manifest, device_note, earlier.note() if earlier is not None else None)
             list_files(artifacts, manifest)
-            write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
+            write_manifest(artifacts, manifest)  # first step: from here on the directory belongs to this run
         atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment(started_in))
         atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
         manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
@@ -110,11 +110,11 @@ def execute(
             for stage in stages:
                 _run_stage(stage, problems[stage.name], context, manifest, results)
                 if results[stage.name].status == "failed" and in_group():
-                    # The others wait for this rank where it failed; at its next collective they would mistake it.
+                    # If this rank failed, the others wait for it; at its next collective they would mismatch.
                     leave_group()
                     break
     except BaseException as error:
-        # Before or between stages: without this the manifest of a run that died would say "ok".
+        # Before or between stages: otherwise the manifest of a run that died would have the state "ok".
         manifest.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         manifest.reason = manifest.reason or (
             "interrupted before the first stage" if manifest.status == "interrupted" else str(error)
@@ -124,9 +124,7 @@ def execute(
         with defer_signals():
             manifest.seconds = time.perf_counter() - began
             _finalise_status(manifest)
-            with contextlib.suppress(
-                LlmPerfError
-            ):  # a full disk was already reported by whatever hit it first
+            with contextlib.suppress(LlmPerfError):  # a full disk was already reported at its first failure
                 write_manifest(artifacts, manifest)
                 write_inputs(config, artifacts, manifest, results)
             with contextlib.suppress(LlmPerfError):
@@ -146,18 +144,18 @@ def _note(manifest: Manifest, *notes: str | None) -> None:
 
 
 def _confirm_device(config: AppConfig) -> str | None:
-    """Let torch have the last word on the device, before any stage is checked; return what a reader must know of it."""
+    """Confirm the device with torch before any stage is checked; return notes on it."""
     from llm_perf_opt.workloads.devices import confirm_device
 
     if config.workload_command.command:
-        return None  # the user's own program chooses for itself
+        return None  # the user's own program chooses its device
     confirmed = confirm_device(config.run.device, config.resolved_device)
     config.resolved_device = confirmed.name
     return confirmed.note
 
 
 def _set_aside_earlier(stages: Sequence[Stage], context: StageContext) -> Earlier | None:
-    """Move aside what an earlier run left here, but for what a stage of this one goes on with."""
+    """Move aside files of an earlier run, except those that a stage of this run continues to use."""
     earlier = find_earlier(context.artifacts.root, [stage.name for stage in stages])
     if earlier is not None:
         files = {stage.name: stage.continues(context) for stage in stages if earlier.unfinished(stage.name)}
@@ -172,7 +170,7 @@ def _run_stage(
     manifest: Manifest,
     results: dict[str, StageResult],
 ) -> None:
-    """Run one stage in isolation: its failure is recorded and the next stage still gets its turn."""
+    """Run one stage in isolation: its failure is recorded and the next stage still runs."""
     raise_if_interrupted()
     skip = next((p for p in problems if p.severity == "skip"), None)
     if skip is not None:
@@ -198,7 +196,7 @@ def _run_stage(
         LOGGER.error("%s failed: %s", stage.title, error)
         result = StageResult(status="failed", reason=error.message, fix=error.hint, error=error.code)
     except Exception as error:
-        # The isolation boundary: one stage's bug must not cost the others their results. The log has it whole.
+        # The isolation boundary: one stage's bug must not lose the results of others. The log has the traceback.
         LOGGER.error("%s failed: %s: %s", stage.title, type(error).__name__, error)
         LOGGER.debug("%s failed", stage.title, exc_info=True)
         result = StageResult(
@@ -209,7 +207,7 @@ def _run_stage(
     except SystemExit as leaving:
         if leaving.code in _ENDED_BY_SIGNAL:
             raise
-        # A library's own idea of an end; the run would end with its code, and without a word.
+        # A library called exit; otherwise the run would end silently with its code.
         LOGGER.error("%s failed: it called sys.exit(%r)", stage.title, leaving.code)
         result = StageResult(
             status="failed",
@@ -229,7 +227,7 @@ def _run_stage(
         )
         raise
     if result.status == "failed" and _identity(context.artifacts.root) != directory:
-        # Whatever failed then failed for want of its files.
+        # Later failures are due to missing files.
         result.reason = f"the run directory was removed or replaced while the stage ran ({result.reason})"
         result.fix = "run again in a directory that no other program cleans up: artifacts.runs_dir=DIR"
     result.seconds = time.perf_counter() - began
@@ -246,7 +244,7 @@ def _run_stage(
 
 
 def _identity(root: Path) -> tuple[int, int] | None:
-    """Return what tells a run directory from another of the same name; ``None`` without its manifest."""
+    """Return what distinguishes a run directory from another of the same name; ``None`` without its manifest."""
     try:
         found = root.lstat()
         (root / layout.MANIFEST).lstat()
@@ -256,10 +254,10 @@ def _identity(root: Path) -> tuple[int, int] | None:
 
 
 def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress) -> None:
-    """Settle the limits utilisation is measured against, so that a report needs neither torch nor this machine."""
+    """Record the hardware limits, so that a report needs neither torch nor this machine."""
     from llm_perf_opt.hardware.resolve import resolve_hardware
 
-    # Measured ceilings are for counted work, and nobody counted that of the user's own program.
+    # Measured ceilings are for counted work, and the user's own program is not counted.
     probe = config.hardware.probe and not config.workload_command.command
     with progress.task("measuring this machine's limits" if probe else "looking up the hardware"):
         hardware = resolve_hardware(
@@ -305,7 +303,7 @@ def _finalise_status(manifest: Manifest) -> None:
 def _exit_code(manifest: Manifest, results: Mapping[str, StageResult]) -> int:
     failed = [result.error for result in results.values() if result.status == "failed"]
     if manifest.status == "failed" and failed and all(error == InputError.code for error in failed):
-        return InputError.exit_code  # nothing failed but for a checkpoint or a data set that cannot be used
+        return InputError.exit_code  # the only failure is a checkpoint or a data set that cannot be used
     return {"interrupted": interrupted_exit_code() or INTERRUPTED_EXIT, "failed": FAILED_EXIT}.get(
         manifest.status, 0
     )

@@ -1,4 +1,4 @@
-"""What a plain run says of experiments: the command that tries a finding's remedies, and how often they helped here before."""
+"""Experiment hints in a run's report: the command that tries a finding's remedies, and their track record here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llm_perf_opt.remedies.registry import check_remedy, load_remedies
 from llm_perf_opt.remedies.track_record import HELPED, NOT_SHOWN, Record, describe_record, read_records
 from llm_perf_opt.summary import Finding, Summary
 
-# Findings that no setting answers, and why: what is to be done is code, another program, or how it is measured.
+# Findings without a setting as remedy, and why: they need changes of code, of another program, or of the measurement.
 
 
 _CODE = (
@@ -48,11 +48,11 @@ UNKNOWN = "no remedy is known"
 
 
 def _reason_unanswered(finding_id: str) -> str:
-    """Say why nothing is tried against a finding."""
+    """Return why a finding has no remedy."""
     return UNANSWERED.get(finding_id, UNKNOWN)
 
 
-# What of a run's command line makes its workload, so that it can be run again.
+# The part of a run's command line that defines its workload, so that it can be run again.
 
 
 _RUN = ["llm-perf-opt", "run"]
@@ -66,12 +66,12 @@ def is_run(command: Sequence[str]) -> bool:
 
 
 def own_presets(command: Sequence[str]) -> str | None:
-    """Return the option that names presets of the user's own, which a command line does not hold; ``None``: there is none."""
+    """Return the option for the user's own presets, which is not among the overrides; ``None``: there is none."""
     return next((word for word in command[2:] if word.startswith("--config")), None)
 
 
 def run_overrides(command: Sequence[str]) -> list[str]:
-    """Return the overrides of a run, without those that say where it is written."""
+    """Return the overrides of a run, without those for output paths."""
     given = [word for word in command[2:] if not word.startswith("-")]
     return [word for word in given if key_of(word) not in _OWN_KEYS]
 
@@ -85,7 +85,7 @@ _ASKED_FOR: tuple[Metric, ...] = ("total", "tokens_per_s")
 
 
 def add_experiments(summary: Summary, run_dir: Path | None = None) -> None:
-    """Give every finding the command that tries its remedies, or the reason why there is none, and its track record."""
+    """Add to every finding the command that tries its remedies, or the reason why there is none, and its track record."""
     if not summary.findings:
         return
     remedies, unusable = load_remedies()
@@ -108,7 +108,7 @@ def add_experiments(summary: Summary, run_dir: Path | None = None) -> None:
 
 
 def _repeatable_overrides(command: Sequence[str]) -> list[str] | None:
-    """Return the overrides of a run that make its workload; ``None``: it is no run that can be made again."""
+    """Return the overrides of a run that define its workload; ``None``: it cannot be repeated."""
     if not is_run(command) or own_presets(command) is not None:
         return None
     return [word for word in run_overrides(command) if not key_of(word).startswith(_STAGES)]
@@ -121,7 +121,7 @@ def _command(finding: Finding, words: Sequence[str], metric: Metric) -> str:
 
 
 def _reason_not_repeatable(summary: Summary, words: Sequence[str] | None) -> str | None:
-    """Say why this run cannot be the baseline of an experiment."""
+    """Return why this run cannot be the baseline of an experiment."""
     if words is None:
         return "its settings are not on its command line, so it cannot be run again from here"
     if summary.workload.program is not None:
@@ -137,7 +137,7 @@ def _metric(
     situation: Situation | None,
     left_out: dict[str, str],
 ) -> tuple[Metric | None, str | None]:
-    """Return the metric by which a remedy of the finding can be tried, or why none can.
+    """Return the metric by which a remedy of the finding can be tried, or why there is none.
 
     ``left_out`` gets the remedies whose packages fail.
     """
@@ -156,7 +156,7 @@ def _metric(
 def _reason_not_applicable(
     answering: Sequence[Remedy], situation: Situation, left_out: dict[str, str]
 ) -> str | None:
-    """Say why none of the remedies can be tried; ``None``: one can."""
+    """Return why no remedy can be tried; ``None``: one can."""
     reasons: dict[str, str] = {}
     for remedy in answering:
         asked = check_remedy(remedy, situation)
@@ -171,7 +171,7 @@ def _reason_not_applicable(
 
 
 def _situation(summary: Summary, words: Sequence[str]) -> Situation | None:
-    """Return what a remedy wants to know of this run; ``None``: its configuration means nothing on this machine."""
+    """Return the situation of this run for remedies; ``None``: its configuration is not valid on this machine."""
     try:
         config = typed_config(compose_raw(words), words, cwd=Path.cwd(), here=False)
     except LlmPerfError:
@@ -186,7 +186,7 @@ def _situation(summary: Summary, words: Sequence[str]) -> Situation | None:
 
 
 def _run_settings(finding: Finding, records: Sequence[Record], asked: Metric) -> str | None:
-    """Say how often it helped the metric that is asked for, then any other; searches that could not tell are not counted."""
+    """Describe how often it helped the given metric, then others; inconclusive searches are not counted."""
     said = []
     for metric in (asked, *(each for each in METRICS if each != asked)):
         grades = [

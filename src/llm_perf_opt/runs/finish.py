@@ -1,4 +1,4 @@
-"""After the stages: one summary, the reports made from it, and the last words on the console."""
+"""After the stages: one summary, the reports made from it, and the console output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def save_and_render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> 
 
 
 def render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> list[Path]:
-    """Write every report, and the pages and tables of the facts; return the files, the page to open first first."""
+    """Write every report, and the pages and tables of the facts; return the files, starting with the page to open."""
     pages = write_pages(summary, facts, out_dir)
     return [*write_documents(summary, out_dir), *pages]
 
@@ -82,7 +82,7 @@ def _send(sinks: Sequence[str], summary: Summary, facts: Sequence[Facts], run_di
 
 
 def _list_in_manifest(run_dir: Path, files: Sequence[Path]) -> None:
-    """Add what was made from a run to its manifest; one of an earlier release, which lists no files, stays as it is."""
+    """Add derived files to the manifest; a manifest of an older release, which lists no files, is unchanged."""
     if not (run_dir / layout.MANIFEST).is_file():
         return
     manifest, artifacts = read_manifest(run_dir), Artifacts.for_run(run_dir)
@@ -94,10 +94,10 @@ def _list_in_manifest(run_dir: Path, files: Sequence[Path]) -> None:
 
 
 def finish_interrupted(artifacts: Artifacts) -> None:
-    """Leave a manifest and a report of a run that was interrupted before its first stage, or while it was reported.
+    """Write a manifest and a report for a run that was interrupted before its first stage, or while it was reported.
 
-    A manifest that another process wrote is that of an earlier run, which this one had not moved aside yet: it stays.
-    SIGTERM, SIGHUP and SIGUSR2 wait for it, since nobody is there to send them again; a second Ctrl-C ends it.
+    A manifest that another process wrote belongs to an earlier run that was not moved aside yet, and is kept.
+    SIGTERM, SIGHUP and SIGUSR2 are deferred, since they are not sent again; a second Ctrl-C aborts.
     """
     acknowledge_interruption()
     with defer_signals(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
@@ -111,7 +111,7 @@ def finish_interrupted(artifacts: Artifacts) -> None:
 
 
 def _distrust_beaten_ceilings(summary: Summary) -> None:
-    """A phase faster than the probed ceiling proves the ceiling wrong: measure again next time."""
+    """Invalidate probed ceilings that a phase exceeded, so that they are measured again."""
     if summary.hardware.source == "probe" and beaten_ceilings(summary):
         from llm_perf_opt.hardware.probe import distrust_measurements
 
@@ -137,11 +137,11 @@ def report_run(run_dir: Path, *, reanalyse: bool, as_json: bool) -> int:
 
 
 def _facts_with_pages(run_dir: Path) -> list[Facts]:
-    """Read again what pages are made from; the output of ``ingest`` has no manifest, its captures lie elsewhere."""
+    """Read the facts that pages need; the output of ``ingest`` has no manifest, its captures are elsewhere."""
     if not (run_dir / layout.MANIFEST).is_file():
         return []
     manifest = read_manifest(run_dir)
-    if manifest.ranks:  # pages are those of the first rank that left anything
+    if manifest.ranks:  # pages come from the first rank with data
         there = [one for one in manifest.ranks if one.status != "missing"]
         folder = run_dir / there[0].directory if there else None
         return (

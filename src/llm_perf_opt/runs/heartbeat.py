@@ -1,4 +1,4 @@
-"""A running run says that it lives: host, process and time in its manifest, renewed by a thread of its own."""
+"""Heartbeat of a run: host, process and time in its manifest, renewed by a separate thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def new_heartbeat() -> Heartbeat:
 
 
 def _machine_identity() -> str:
-    """Return what is the same for two processes exactly where one can ask for the other by its number."""
+    """Return an identity that is equal for two processes exactly if they share process ids."""
     boot, namespace = "", ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -51,17 +51,17 @@ def _machine_identity() -> str:
 
 
 def process_start(pid: int) -> int | None:
-    """Return when a process started, in ticks since the machine did; ``None``: it does not run (any more)."""
+    """Return when a process started, in ticks since boot; ``None``: it is not running."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        # One that ended and that nobody has asked after yet is still listed.
+        # A zombie process is still listed.
         return None if fields[0] in _ENDED else int(fields[_START_TIME])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def own_manifest(run_dir: Path) -> Manifest | None:
-    """Return the manifest that this very process wrote in a directory; ``None``: it wrote none, or cannot be read."""
+    """Return the manifest that this process wrote in a directory; ``None``: it wrote none, or cannot be read."""
     with contextlib.suppress(InputError):
         manifest = read_manifest(run_dir)
         beat, mine = manifest.heartbeat, new_heartbeat()
@@ -88,7 +88,7 @@ def beating(artifacts: Artifacts) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_every_beat(act: Callable[[], None]) -> Iterator[None]:
-    """Do something as often as hearts beat, in a thread of its own, for as long as the block runs."""
+    """Call a function at every heartbeat, in a separate thread, for as long as the block runs."""
     ended = threading.Event()
     thread = threading.Thread(target=_act_until, args=(act, ended), name="heartbeat", daemon=True)
     thread.start()
@@ -102,13 +102,13 @@ def _act_until(act: Callable[[], None], ended: threading.Event) -> None:
     while not ended.wait(INTERVAL_S):
         try:
             act()
-        except LlmPerfError as error:  # a full disk is reported by whatever needs the space
+        except LlmPerfError as error:  # a full disk is reported by the code that needs the space
             LOGGER.debug("nothing was done at this heartbeat: %s", error)
 
 
-# Tell a job that runs from one that was killed, by the heartbeat in its manifest.
+# Distinguish a running job from a killed one by the heartbeat in its manifest.
 #
-# On the reader's own machine the process itself is asked for. Elsewhere the age of the manifest decides: both its time and
+# On the same machine the process itself is checked. Elsewhere the age of the manifest decides: both its time and
 # "now" are taken from the file system that holds it, so that clocks of nodes may differ.
 
 
@@ -122,7 +122,7 @@ _SKEW_S = 30.0
 
 @dataclass(slots=True)
 class Liveness:
-    """What is known of a process that has not said how it ended."""
+    """State of a process without a recorded end."""
 
     alive: bool
     why: str
@@ -130,7 +130,7 @@ class Liveness:
 
 @dataclass(slots=True)
 class Watch:
-    """Judges heartbeats below one directory."""
+    """Evaluates heartbeats below one directory."""
 
     directory: Path
     now: float = 0.0
@@ -142,7 +142,7 @@ class Watch:
         self.now = self.now or _time_of_file_system(self.directory)
 
     def judge(self, heartbeat: Heartbeat | None, manifest: Path) -> Liveness:
-        """Say whether the process that wrote a manifest still runs."""
+        """Return whether the process that wrote a manifest is still running."""
         try:
             written = manifest.stat().st_mtime
         except OSError:
@@ -172,7 +172,7 @@ class Watch:
 
 
 def _time_of_file_system(directory: Path) -> float:
-    """Return "now" as the file system has it; one that cannot be written is read by this machine's clock."""
+    """Return "now" by the clock of the file system; by this machine's clock if it is not writable."""
     try:
         descriptor, name = tempfile.mkstemp(prefix=".now-", dir=directory)
     except OSError:

@@ -1,6 +1,6 @@
-"""A measured run has its device alone: it waits for its turn, and says where it had to share.
+"""Exclusive use of the device by a measured run: it waits for its turn, and records if it had to share.
 
-The devices of several ranks are held together by one process of their machine: whoever started them, else the first of
+The devices of several ranks are held together by one process of their machine: the one that started them, else the first of
 them. Two that each took its own would wait for each other, and those that have theirs for the ones that have not.
 """
 
@@ -30,10 +30,10 @@ _NOT_ASKED = "run.exclusive=false: other runs may have measured on it"
 
 @contextlib.contextmanager
 def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) -> Iterator[None]:
-    """Hold the device of a run while the block runs, and write into the manifest how it was had."""
+    """Hold the device of a run while the block runs, and record the lease in the manifest."""
     rank = this_rank()
     if not _measures(config) or (rank is not None and ROOT_VARIABLE in os.environ):
-        yield  # nothing to hold, or whoever started the ranks holds the devices of all
+        yield  # nothing to hold, or the process that started the ranks holds the devices of all
         return
     if rank is None:
         gpus = _gpus(config)
@@ -43,7 +43,7 @@ def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) ->
     with contextlib.ExitStack() as stack:
         if rank.local_rank == 0:
             gpus = _gpus_of_ranks(config, ranks_here())
-            # The other ranks are no children of this one: what is theirs on the processor cannot be distinguished from others'.
+            # The other ranks are not children of this one: their CPU use cannot be distinguished from that of others.
             watch = _watch_of(gpus, root=os.getppid()) if gpus else _no_lease
             stack.enter_context(_leased(config, gpus, watch, artifacts, manifest))
         wait_for_all_ranks("lease", check=raise_if_interrupted)
@@ -63,7 +63,7 @@ def lease_of_ranks(config: AppConfig, ranks: int, artifacts: Artifacts, manifest
 
 @contextlib.contextmanager
 def hold_for_measurement(config: AppConfig, holder: str) -> Iterator[None]:
-    """Hold a device for measurements that are no run; they wait for runs, and runs for them."""
+    """Hold a device for measurements that are not a run; they wait for runs, and runs wait for them."""
     if not config.run.exclusive:
         yield
         return
@@ -73,12 +73,12 @@ def hold_for_measurement(config: AppConfig, holder: str) -> Iterator[None]:
 
 
 def shared_note(lease: DeviceLease) -> str:
-    """Say that a device was shared, and what that means for its times."""
+    """Return a note that a device was shared, and its effect on times."""
     return f"The device was shared ({lease.device}): {lease.shared}. Times may be too long."
 
 
 def joined_lease(leases: Sequence[DeviceLease]) -> DeviceLease | None:
-    """Return how the devices of several machines were had; what was wrong with one of them is said of all."""
+    """Merge the leases of several machines; a problem of one applies to all."""
     if not leases:
         return None
     ratios = [one.others_ratio for one in leases if one.others_ratio is not None]
@@ -117,25 +117,27 @@ def _leased(
             directory=str(held.directory) if held.directory is not None else None,
         )
         write_manifest(artifacts, manifest)
-        watch = new_watch()  # not before: whoever held the device until now is no company
+        watch = new_watch()  # not earlier: the previous holder of the device does not count as sharing
         try:
             with _looking(watch):
                 yield
         finally:
             use = watch.use() if watch is not None else Use()
             lease.ended, lease.others_ratio = timestamp(), use.others_ratio
-            # Not having asked for the device is no finding where nobody used it and that could be seen.
+            # A missing lease is not a problem if the device was observed to be unused by others.
             seen_alone = use.words is None and use.others_ratio is not None
             lease.shared = use.words or (None if seen_alone else held.reason)
             if lease.shared is not None:
                 manifest.notes.append(shared_note(lease))
-            with contextlib.suppress(LlmPerfError):  # a full disk is reported by whatever needs the space
+            with contextlib.suppress(
+                LlmPerfError
+            ):  # a full disk is reported by the code that needs the space
                 write_manifest(artifacts, manifest)
 
 
 @contextlib.contextmanager
 def _looking(watch: Watch | None) -> Iterator[None]:
-    """Look at GPUs again and again; the processor's account needs no more than its beginning and its end."""
+    """Sample GPUs repeatedly; CPU accounting needs only start and end."""
     if not isinstance(watch, GpuWatch) or not watch.looks_cheaply:
         yield
         return
@@ -157,9 +159,9 @@ def _measures(config: AppConfig) -> bool:
 
 
 def _gpus(config: AppConfig) -> list[str]:
-    """Return the GPUs a run measures on; none: it measures on the processor.
+    """Return the GPUs a run measures on; empty: it measures on the CPU.
 
-    A user's own program may use all that was given to the job, whatever the torch of this environment can do.
+    A user's own program may use all GPUs of the job, independent of the torch in this environment.
     """
     if config.workload_command.command is not None and (given := allotted_gpus()):
         return given

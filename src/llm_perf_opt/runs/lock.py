@@ -1,7 +1,7 @@
-"""One writer per run directory: ``run.lock`` says who, for as long as a run (or ``report``) writes there.
+"""One writer per run directory: ``run.lock`` names it for as long as a run (or ``report``) writes there.
 
 The lock is the kernel's: it ends with the process, however that ends. A file that is left behind by a killed run is
-therefore recognised as such and taken over. On file systems without locks whoever made the file holds the directory; one that was
+therefore recognised as such and taken over. On file systems without locks the creator of the file holds the directory; one that was
 left behind is recognised by its process, on another machine by the heartbeat in the run's manifest, and one alone takes it over.
 """
 
@@ -34,7 +34,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a run directory."""
+    """The holder of a run directory."""
 
     host: str
     pid: int
@@ -45,7 +45,7 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {self.started}"
 
     def may_live(self, run_dir: Path) -> bool:
-        """Whether the process may still be there; one on another machine is judged by its heartbeat, where it has one."""
+        """Whether the process may still be alive; on another machine decided by its heartbeat, if any."""
         if self.host != socket.gethostname():
             return self._beats(run_dir)
         try:
@@ -62,7 +62,7 @@ class Holder:
         except InputError:
             return True
         if beat is None or (beat.host, beat.pid) != (self.host, self.pid):
-            return True  # it has not begun to say that it lives, or never does (``report``)
+            return True  # no heartbeat yet, or never (``report``)
         return Watch(run_dir).judge(beat, run_dir / layout.MANIFEST).alive
 
 
@@ -70,7 +70,7 @@ class Holder:
 def hold(run_dir: Path, *, elsewhere: str = "artifacts.runs_dir=DIR") -> Iterator[None]:
     """Hold a run directory while the block runs; :class:`ConfigError` when another process does.
 
-    ``elsewhere``: how to make the command write in another one.
+    ``elsewhere``: how to choose another output directory.
     """
     path = run_dir / layout.LOCK
     descriptor: int | None = None
@@ -83,7 +83,7 @@ def hold(run_dir: Path, *, elsewhere: str = "artifacts.runs_dir=DIR") -> Iterato
         yield
     finally:
         if descriptor is not None:
-            # Unlinked while still locked: whoever opened the file meanwhile sees that it is no longer there.
+            # Unlinked while still locked: a process that opened the file meanwhile detects that it was removed.
             with contextlib.suppress(OSError):
                 path.unlink()
             os.close(descriptor)
@@ -94,7 +94,7 @@ def _acquire(path: Path, elsewhere: str) -> int:
         descriptor, made = _open(path, elsewhere)
         try:
             _lock(descriptor, path, elsewhere, made=made)
-            # The holder before us may have removed the file between our opening and locking it.
+            # The previous holder may have removed the file between our opening and locking it.
             if _is_same_file(descriptor, path):
                 _take_over(descriptor)
                 return descriptor
@@ -145,9 +145,9 @@ def _lock(descriptor: int, path: Path, elsewhere: str, *, made: bool) -> None:
 
 
 def _inherit(descriptor: int, path: Path) -> bool:
-    """Take over a file that was left behind, without the help of locks; ``False``: it is held, or another takes it over."""
+    """Take over a stale file without kernel locks; ``False``: it is held, or another takes it over."""
     left = _holder(descriptor)
-    # A file without a word is one that was made a moment ago.
+    # An empty file was created a moment ago.
     if left is None or left.may_live(path.parent):
         return False
     claim = path.with_name(f"{path.name}.{left.pid}")
@@ -157,7 +157,7 @@ def _inherit(descriptor: int, path: Path) -> bool:
         return False
     try:
         if _holder(descriptor) != left:
-            return False  # somebody was quicker, and is done with taking over
+            return False  # another process was faster and has finished taking over
         _write_holder(descriptor)
         _warn_left_behind(left)
     finally:
@@ -203,7 +203,7 @@ def _write_holder(descriptor: int) -> None:
 
 
 def _holder(descriptor: int) -> Holder | None:
-    """Read who wrote the file; ``None`` where it does not tell."""
+    """Read the holder from the file; ``None`` if it is not recorded."""
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
         return Holder(str(found["host"]), int(found["pid"]), str(found["started"]))

@@ -1,4 +1,4 @@
-"""``manifest.json``: what a run did, kept up to date while it runs so that an interrupted one still tells."""
+"""``manifest.json``: record of a run, updated while it runs so that it is valid after an interruption."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StageRecord:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Which process writes a run, and when it last said that it lives."""
+    """Which process writes a run, and the time of its last heartbeat."""
 
     host: str
     pid: int
@@ -61,7 +61,7 @@ class SweepMark:
 
 @dataclass(slots=True)
 class DeviceLease:
-    """How a run had its device: alone, or with others."""
+    """Whether a run had its device exclusively."""
 
     device: str
     """What was held: ``GPU-…``, ``cpu 0-1``."""
@@ -81,7 +81,7 @@ class DeviceLease:
 
 @dataclass(slots=True)
 class RankRecord:
-    """What became of one rank of a run of several; the rest is in its own directory."""
+    """Outcome of one rank of a multi-rank run; the rest is in its own directory."""
 
     rank: int
     directory: str
@@ -121,7 +121,7 @@ class Manifest:
 
 @dataclass(slots=True)
 class ManifestFacts:
-    """Those of a manifest's facts that its readers use, as what they must be."""
+    """The facts of a manifest that readers use, with their types."""
 
     model: str | None = None
     device: str | None = None
@@ -133,7 +133,7 @@ class ManifestFacts:
 
 
 def known_facts(manifest: Manifest) -> ManifestFacts:
-    """Return the facts; :class:`InputError` names one that is something else."""
+    """Return the facts; :class:`InputError` names one of another type."""
     return from_plain(ManifestFacts, manifest.facts, f"{layout.MANIFEST}: facts")
 
 
@@ -162,7 +162,7 @@ def record(artifacts: Artifacts, stage: str, result: StageResult) -> StageRecord
 
 
 def list_files(artifacts: Artifacts, manifest: Manifest, pages: Iterable[Path] = ()) -> None:
-    """Add to the manifest what lies at the root of a run, and pages and tables made from it."""
+    """Add to the manifest the files at the root of a run, and pages and tables made from it."""
     root = [artifacts.root / name for name in layout.ROOT_FILES]
     # The manifest lists itself, also before it is written for the first time.
     there = [path for path in root if path.is_file() or path.name == layout.MANIFEST]
@@ -187,13 +187,13 @@ def write_manifest(artifacts: Artifacts, manifest: Manifest) -> Path:
 
 
 def keep_beating(path: Path) -> None:
-    """Remember a manifest from its next writing on, so that :func:`beat` can renew it."""
+    """Register a manifest at its next write, so that :func:`beat` can renew it."""
     with _LOCK:
         _BEATING[path] = {}
 
 
 def stop_beating(path: Path) -> None:
-    """Forget it: what is there stays as it is."""
+    """Unregister the manifest; its file is unchanged."""
     with _LOCK:
         _BEATING.pop(path, None)
 
@@ -201,7 +201,7 @@ def stop_beating(path: Path) -> None:
 def beat(path: Path) -> None:
     """Renew the time of a manifest's heartbeat, until the run is reported.
 
-    From any thread, never between two halves of a writing.
+    Thread-safe; never interleaved with another write.
     """
     with _LOCK:
         plain = _BEATING.get(path)
@@ -212,7 +212,7 @@ def beat(path: Path) -> None:
 
 
 def is_reported(run_dir: Path) -> bool:
-    """Whether a run has its summary: its stages may have ended well, and the run been killed before it was reported."""
+    """Whether a run has its summary: stages may have succeeded before the run was killed."""
     return (run_dir / layout.SUMMARY).is_file()
 
 

@@ -1,4 +1,4 @@
-"""``env.json``: what a result depends on. An allow-list, so that no secret and no stranger's data gets in."""
+"""``env.json``: the environment of a result. An allow-list, so that no secrets or unrelated data are recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from llm_perf_opt.hardware.detect import detect_cpu, detect_gpus, driver_version
 from llm_perf_opt.runs.manifest import Manifest
 from llm_perf_opt.stages.workload import program_name, workload
 
-# The commit a run was started in, read from the files of the repository: git need not be there.
+# The commit a run was started in, read from the files of the repository, without the git program.
 
 
 _CI_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT", "BUILDKITE_COMMIT")
@@ -36,7 +36,7 @@ _MOST_BYTES = 16 << 20
 
 
 def current_commit(directory: Path, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the commit of the repository around a directory, or the one CI names; ``None``: neither tells."""
+    """Return the commit of the repository around a directory, or the one set by CI; ``None``: unknown."""
     for folder in (directory, *directory.parents):
         marker = folder / ".git"
         try:
@@ -49,7 +49,7 @@ def current_commit(directory: Path, environment: Mapping[str, str] = os.environ)
 
 
 def _git_directory(marker: Path) -> Path:
-    """Return where the repository's files are; in a worktree and a submodule ``.git`` is a file that says so."""
+    """Return where the repository's files are; in a worktree and a submodule ``.git`` is a file with the path."""
     if marker.is_dir():
         return marker
     return marker.parent / _text(marker).removeprefix("gitdir:").strip()
@@ -134,12 +134,12 @@ def memory_bytes() -> int | None:
 
 
 def load_average() -> list[float] | None:
-    """Return the 1, 5 and 15 minute load: timings on a busy machine mean less."""
+    """Return the 1, 5 and 15 minute load: timings on a busy machine are less reliable."""
     return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
 
 
 def environment(started_in: Path | None = None) -> dict[str, Any]:
-    """Collect the environment, without importing torch; ``started_in``: whose repository's commit is named."""
+    """Collect the environment, without importing torch; ``started_in``: the directory whose repository commit is recorded."""
     return {
         "llm_perf_opt": __version__,
         "commit": current_commit(started_in or Path.cwd()),
@@ -158,7 +158,7 @@ def environment(started_in: Path | None = None) -> dict[str, Any]:
     }
 
 
-# ``inputs.yaml``: what a run worked on. Every run has one, whichever stages it had.
+# ``inputs.yaml``: the inputs of a run. Every run has one, whatever its stages.
 
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
@@ -169,7 +169,7 @@ _NO_SAMPLES = frozenset({"static_analysis"})
 def write_inputs(
     config: AppConfig, artifacts: Artifacts, manifest: Manifest, results: Mapping[str, StageResult]
 ) -> None:
-    """Write the samples that were used, as the stages tell them; else those the configuration gives."""
+    """Write the samples that were used, as recorded by the stages, else from the configuration."""
     if not manifest.stages:
         return  # the run ended before its first stage: nothing was used
     reported = [result.inputs for result in results.values() if result.inputs is not None]
@@ -197,7 +197,7 @@ def _program(config: AppConfig, artifacts: Artifacts) -> dict[str, Any]:
 
 
 def _configured(config: AppConfig, manifest: Manifest) -> dict[str, Any]:
-    """Return the samples the data set gives by the configuration: those the captured workload runs."""
+    """Return the samples of the configured data set, as used by the captured workload."""
     from llm_perf_opt.workloads.datasets.sampling import inputs_document
     from llm_perf_opt.workloads.registry import load_dataset
     from llm_perf_opt.workloads.setup import workload_config
@@ -219,7 +219,7 @@ def _configured(config: AppConfig, manifest: Manifest) -> dict[str, Any]:
 
 
 def _really_run(config: AppConfig, manifest: Manifest, samples: int) -> None:
-    """Correct the batch size that reports show where the data cannot fill a batch."""
+    """Correct the batch size in reports if there are too few samples for a batch."""
     wanted = config.infer.batch_size
     if samples and samples % wanted:
         mean = samples / math.ceil(samples / wanted)

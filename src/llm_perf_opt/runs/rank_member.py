@@ -45,7 +45,7 @@ def run_member(
     verbosity: Verbosity,
     as_json: bool,
 ) -> int:
-    """Run this rank; return the exit code: its own, and for rank 0 without a parent that of all ranks."""
+    """Run this rank; return the exit code: its own; for rank 0 without a parent, that of all ranks."""
     limit, began = job.config.run.ranks_timeout_s, time.monotonic()
     prepare_process()
     mark(rank.mark)
@@ -81,7 +81,7 @@ def run_member(
             code = launch(root)
             _wait_for_report(root, limit)
         except KeyboardInterrupt:
-            # torchrun stops the others when rank 0 dies, which then cannot say what became of them.
+            # torchrun stops the others when rank 0 dies, so they cannot report their state.
             acknowledge_interruption()
             with defer_signals():
                 _report_for_first(root, rank, job, began)
@@ -92,7 +92,7 @@ def run_member(
 
 
 def _common_settings(config: AppConfig) -> dict[str, str]:
-    """Return the settings that decide what a rank computes, as text by key."""
+    """Return the settings that determine what a rank computes, as text by key."""
     found: dict[str, str] = {}
 
     def add(place: str, value: object) -> None:
@@ -114,7 +114,7 @@ def _common_settings(config: AppConfig) -> dict[str, str]:
 
 
 def _overrides_of_rank(job: app.Prepared, rank: Rank) -> list[str]:
-    """Return what differs between ranks: the device, and what one of them is enough for."""
+    """Return the overrides that differ between ranks: the device, and work that only one rank does."""
     on_gpu = job.config.resolved_device.startswith("cuda")
     device = [override("run.device", f"cuda:{rank.local_rank}")] if on_gpu else []
     if rank.rank == 0:
@@ -131,7 +131,7 @@ def _first_rank(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Hold the directory of all ranks, run rank 0 in its own, and join them."""
+    """Lock the directory of all ranks, run rank 0 in its own, and join them."""
     with contextlib.ExitStack() as stack:
         try:
             root = _reserved(job)
@@ -141,14 +141,14 @@ def _first_rank(
             stack.enter_context(beating(run.artifacts))
             begin_run(run)
         except LlmPerfError:
-            agreed(None)  # the others need not wait for what will not come
+            agreed(None)  # do not let the others wait for a directory that will not exist
             raise
         agreed(str(root))
         try:
             launch(root)
             wait_for_ranks(run, job.config.run.ranks_timeout_s)
         except KeyboardInterrupt:
-            # torchrun stops the others when one of them dies, and asks only once.
+            # torchrun stops the others when one of them dies, with a single signal.
             acknowledge_interruption()
             with defer_signals():
                 wait_for_ranks(run, _STOPPED_WAIT_S)
@@ -178,7 +178,7 @@ def _shared(rank: Rank, root: str | None) -> Path:
 
 
 def _wait_for_report(root: Path, timeout_s: float) -> None:
-    """Stay until rank 0 has reported all ranks: torchrun would end it when a rank that failed leaves first."""
+    """Wait until rank 0 has reported all ranks: torchrun would stop it if a failed rank exits first."""
     limit = time.monotonic() + timeout_s
     watch_every = 0
     while time.monotonic() < limit:
@@ -196,7 +196,7 @@ def _wait_for_report(root: Path, timeout_s: float) -> None:
 
 
 def _report_for_first(root: Path, rank: Rank, job: app.Prepared, began: float) -> None:
-    """Join the ranks in place of rank 0 where that was killed; of several that are left, one does it."""
+    """Join the ranks in place of rank 0 if it was killed; only one of the remaining ranks does so."""
     manifest = read_manifest(root)
     if manifest.status != "running":
         return
@@ -206,7 +206,7 @@ def _report_for_first(root: Path, rank: Rank, job: app.Prepared, began: float) -
         try:
             stack.enter_context(hold(root))
         except ConfigError:
-            return  # another one is at it
+            return  # another rank is doing it
         if read_manifest(root).status != "running":
             return
         run = JoinedRun(

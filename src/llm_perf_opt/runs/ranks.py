@@ -1,4 +1,4 @@
-"""One run of several ranks: wait for them, say what became of each, and write the summary of all."""
+"""One run of several ranks: wait for them, record the outcome of each, and write the joint summary."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WORST_FIRST = ("failed", "degraded", "running", "pending", "ok", "skipped")
 
 @dataclass(slots=True)
 class JoinedRun:
-    """A run of several ranks, held by whoever joins them."""
+    """A run of several ranks, held by the process that joins them."""
 
     artifacts: Artifacts
     ranks: int
@@ -65,7 +65,7 @@ def rank_directory(root: Path, rank: int) -> Path:
 
 
 def begin_run(run: JoinedRun) -> Manifest:
-    """Move aside what an earlier run left, and write the manifest of a run that has begun."""
+    """Move aside an earlier run, and write the manifest of a run that has begun."""
     earlier = find_earlier(run.artifacts.root)
     if earlier is not None:
         earlier.set_aside()
@@ -77,7 +77,7 @@ def begin_run(run: JoinedRun) -> Manifest:
 
 
 def wait_for_ranks(run: JoinedRun, timeout_s: float) -> None:
-    """Wait until every rank has said how it ended, or is known to be gone, or the time is up."""
+    """Wait until every rank has recorded its end, or is known to be dead, or the time is up."""
     limit = time.monotonic() + timeout_s
     while time.monotonic() < limit:
         if all(_is_over(run.folder(rank)) for rank in range(run.ranks)):
@@ -86,11 +86,11 @@ def wait_for_ranks(run: JoinedRun, timeout_s: float) -> None:
 
 
 def _is_over(folder: Path) -> bool:
-    """Whether a rank has said how its stages ended, from whose files the ranks are joined; its own report may follow."""
+    """Whether a rank has recorded the end of its stages, whose files are joined; its own report may follow."""
     try:
         manifest = read_manifest(folder)
     except InputError:
-        return False  # not begun, or dead before it could: the time limit decides
+        return False  # not started, or dead before its first heartbeat: the time limit decides
     if manifest.status == "running":
         return not Watch(folder).judge(manifest.heartbeat, folder / layout.MANIFEST).alive
     return True
@@ -99,7 +99,7 @@ def _is_over(folder: Path) -> bool:
 def finish_run_of_ranks(
     run: JoinedRun, *, quiet: bool, as_json: bool, said: str = "", interrupted: bool = False
 ) -> int:
-    """Write manifest, summary and reports of all ranks together; return the exit code of the run."""
+    """Write manifest, summary and reports of all ranks; return the exit code of the run."""
     manifest = read_manifest(run.artifacts.root)
     first: Manifest | None = None
     first_rank = 0
@@ -164,7 +164,7 @@ def _rank_record(run: JoinedRun, rank: int, said: str) -> tuple[RankRecord, Mani
 
 
 def _add_stages(manifest: Manifest, own: Manifest, entry: RankRecord) -> None:
-    """Take over a rank's stages: a stage of several ranks has the worst of their states, and each one's reason."""
+    """Add a rank's stages: a stage has the worst state over ranks, and the reasons of each."""
     for name, record in own.stages.items():
         unsettled = record.status in ("running", "pending")
         status = "failed" if unsettled else record.status
@@ -190,7 +190,7 @@ def _add_stages(manifest: Manifest, own: Manifest, entry: RankRecord) -> None:
 
 
 def _copy_documents(run: JoinedRun, manifest: Manifest) -> None:
-    """Configuration and environment are the same for every rank: the first one's, under the run's own directory."""
+    """Copy configuration and environment, equal for all ranks, from the first rank to the run directory."""
     there = [one.rank for one in manifest.ranks if one.status != "missing"]
     if not there:
         return
@@ -224,7 +224,7 @@ class RankJob:
 
 
 def command_of_ranks(job: RankJob) -> list[str]:
-    """Return the command line that starts the ranks on this machine."""
+    """Return the command line for the ranks on this machine."""
     return [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
         *(f"--nproc-per-node={job.ranks}", "-m", "llm_perf_opt", "run", "-q"),
@@ -234,7 +234,7 @@ def command_of_ranks(job: RankJob) -> list[str]:
 
 
 def environment_of_ranks(job: RankJob, root: Path, given: Mapping[str, str], cores: int) -> dict[str, str]:
-    """Return the variables the ranks get in addition to this process's own: the cores are shared out, not used by each."""
+    """Return the variables the ranks get in addition to this process's own: the cores are divided among them."""
     threads = (
         {}
         if "OMP_NUM_THREADS" in given
@@ -246,7 +246,7 @@ def environment_of_ranks(job: RankJob, root: Path, given: Mapping[str, str], cor
 def run_ranks(
     job: RankJob, config: AppConfig, artifacts: Artifacts, *, verbosity: Verbosity, as_json: bool
 ) -> int:
-    """Run all ranks in a directory that is held; write the joined summary; return the exit code of all of them."""
+    """Run all ranks in a locked directory; write the joined summary; return the exit code of all of them."""
     run = JoinedRun(
         artifacts,
         job.ranks,
@@ -272,7 +272,7 @@ def _run_and_join(
     artifacts, cores, said = run.artifacts, len(os.sched_getaffinity(0)), ""
     try:
         with (
-            lease,  # before there is a group, in which no rank waits longer for another than its limit
+            lease,  # before the process group exists; afterwards no rank waits longer for another than its limit
             make_progress(verbosity) as progress,
             progress.task(f"running {job.ranks} ranks") as task,
         ):
@@ -296,6 +296,6 @@ def _run_and_join(
 
 
 def _last_error(text: str) -> str:
-    """Return what a rank said last about an error, for ranks that left no manifest."""
+    """Return the last error message of a rank, for ranks that left no manifest."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if line.lower().startswith("error")), "")[:300]

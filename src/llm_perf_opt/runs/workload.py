@@ -1,4 +1,4 @@
-"""The workload alone: what Nsight watches. The same engine and configuration, no stage, no report.
+"""The workload alone, as profiled by Nsight. Same engine and configuration, without stages and report.
 
 Started by captures as ``python -m llm_perf_opt.runs.workload key=value …``; runs in
 ``tmp/workload/`` and leaves its timings, predictions and gallery there.
@@ -58,7 +58,7 @@ def run(overrides: Sequence[str]) -> Path:
         os.chdir(folder.parent)
     stage = config.pipeline[STAGE]
     output = stage.output if isinstance(stage, TorchProfilerConfig) else OutputConfig()
-    # A capture needs one pass unless the user asks for more: under a tool, times are not to be narrowed down.
+    # A capture needs one pass unless more are requested: under a tool, precise times are not needed.
     workload = workload_config(config, repeats=config.run.repeats or 1)
     with _group(config):
         measure(workload, output, STAGE, folder, progress=LogProgress())
@@ -67,7 +67,7 @@ def run(overrides: Sequence[str]) -> Path:
 
 @contextlib.contextmanager
 def _group(config: AppConfig) -> Iterator[None]:
-    """Meet the programs that the other ranks started alongside this one, where this is a capture of several ranks."""
+    """Join the process group of the other ranks' programs, for a capture of several ranks."""
     rank = this_rank()
     if rank is None:
         yield

@@ -1,6 +1,6 @@
-"""What is sent back: results of the checks and versions, by an allow-list; no path, no environment, no host or user name.
+"""The bundle to send back: results of the checks and versions, by an allow-list; no path, no environment, no host or user name.
 
-Captures stay where they are: an nsys report stores the environment of what it watched.
+Captures are not included: an nsys report stores the environment of the profiled program.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def bundle_documents(result: Mapping[str, Any], text: str, machine: Mapping[str,
 
 
 def allowed_machine(doctor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of doctor's answer what helps and names nobody: hardware, versions, permissions, outlook of the stages."""
+    """Return the useful, anonymous parts of doctor's result: hardware, versions, permissions, outlook of the stages."""
     machine = doctor.get("machine", {})
     return {
         "machine": {key: machine.get(key) for key in _MACHINE_KEYS},
@@ -55,7 +55,7 @@ def allowed_machine(doctor: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Cleaner:
-    """Takes names and places out of texts that programs printed."""
+    """Removes names and paths from program output."""
 
     def __init__(self, home: str | None = None, user: str | None = None, host: str | None = None) -> None:
         found = (home or str(Path.home()), user or _user(), host or platform.node())
@@ -69,7 +69,7 @@ class Cleaner:
     def text(self, value: str) -> str:
         """Return a text without secrets, paths, and the names of user and host."""
         value = mask_text(value)
-        # What is left of a path says which file it was; where it lies is nobody's business.
+        # Only the file name of a path is kept, not its location.
         value = re.sub(r"(?<![\w/:.])/(?:[\w.@+-]+/)+(?=[\w.@+-])", f"{_UNNAMED}/", value)
         for word in self._words:
             value = value.replace(word, _UNNAMED)
@@ -99,4 +99,4 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return ""  # a container with a user id that has no name
+        return ""  # a container with a user id without a name

@@ -70,7 +70,7 @@ _PARTS = {
 
 
 def torch_checks(device: str, folder: Path) -> list[Outcome]:
-    """Run the known program and judge every part it came to."""
+    """Run the known program and evaluate every part it reached."""
     done = run_process(
         [sys.executable, "-m", MODULE, "look", device, str(folder)],
         log_dir=folder,
@@ -89,7 +89,7 @@ def torch_checks(device: str, folder: Path) -> list[Outcome]:
 
 
 def _read_parts(text: str) -> dict[str, dict[str, Any]]:
-    """Return part → facts of what the program printed; other lines are libraries' chatter."""
+    """Return part → facts of what the program printed; other lines are library messages."""
     found = {}
     for line in text.splitlines():
         if line.startswith('{"part": '):

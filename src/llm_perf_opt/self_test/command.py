@@ -1,4 +1,4 @@
-"""``llm-perf-opt doctor --self-test``: run every check, say what came out, write the bundle."""
+"""``llm-perf-opt doctor --self-test``: run every check, print the results, write the bundle."""
 
 from __future__ import annotations
 

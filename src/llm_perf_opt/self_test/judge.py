@@ -1,4 +1,4 @@
-"""Judge what the known program showed. Pure: facts in, outcomes out, so that a wrong machine can be made up in a test."""
+"""Evaluate the known program. Pure: from facts to outcomes, so that tests can simulate faulty machines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from llm_perf_opt.self_test.known_work import (
 )
 from llm_perf_opt.summary import Hardware
 
-# What a check found: passed, failed, or not possible here and why.
+# Result of a check: passed, failed, or not possible with the reason.
 
 
 Status = Literal["passed", "failed", "not possible"]

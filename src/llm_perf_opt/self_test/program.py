@@ -171,7 +171,7 @@ def _device(torch: Any, accelerator: Accelerator) -> dict[str, Any]:
 
 
 def _clocks(torch: Any, accelerator: Accelerator) -> dict[str, Any]:
-    """Time the same work by clocks that know nothing of each other."""
+    """Time the same work by independent clocks."""
     steps = [time.perf_counter_ns() for _ in range(20_000)]
     gaps = [later - earlier for earlier, later in itertools.pairwise(steps)]
     a, b = (torch.ones(1024, 1024, device=accelerator.device) for _ in range(2))
@@ -282,7 +282,7 @@ def _telemetry(torch: Any, accelerator: Accelerator) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
-    """Do what the first argument says."""
+    """Run the command in the first argument."""
     import torch
 
     mode, device, *rest = argv

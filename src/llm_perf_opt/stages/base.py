@@ -1,4 +1,4 @@
-"""What a stage is: one step of the pipeline, found by its entry point."""
+"""Base class of stages: one step of the pipeline, found by its entry point."""
 
 from __future__ import annotations
 
@@ -53,28 +53,28 @@ class Stage(ABC):
 
     @abstractmethod
     def check(self, context: StageContext) -> list[Problem]:
-        """Find what would go wrong. Runs for every enabled stage before any work; cheap, writes nothing."""
+        """Return problems. Runs for every enabled stage before any work; cheap, writes nothing."""
 
     @abstractmethod
     def plan(self, context: StageContext) -> list[str]:
-        """Say what would be run and written, one line each, with exact commands and files; writes nothing."""
+        """Return what would be run and written, one line each, with exact commands and files; writes nothing."""
 
     @abstractmethod
     def run(self, context: StageContext) -> StageResult:
         """Do the work. A raised error is recorded by the orchestrator and does not stop other stages."""
 
     def continues(self, context: StageContext) -> list[Path]:
-        """Name the files of an unfinished earlier run in the same directory that ``run`` goes on with; default: none.
+        """Name the files of an unfinished earlier run in the same directory that ``run`` continues from; default: none.
 
         Everything else of an earlier run is moved aside before the stages start.
         """
         return []
 
     def facts(self, run_dir: Path) -> Facts:
-        """Read what ``run`` left below ``run_dir / name``: all that summary and report learn of the stage.
+        """Read the files of ``run`` below ``run_dir / name``: the only input of summary and report.
 
         Called after the run, also after a failed one, and again by ``report``; from files alone, without the
-        configuration, torch or the machine. What cannot be read is a note.
+        configuration, torch or the machine. Unreadable files give a note.
         """
         return Facts(stage=self.name)
 

@@ -1,4 +1,4 @@
-"""Inference without a profiler: predictions to read, and timings nothing has disturbed."""
+"""Inference without a profiler: predictions to read, and undisturbed timings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DirectInferenceConfig(StageConfig):
 
 
 class DirectInferenceStage(Stage):
-    """Run the workload as it is, and keep what the model wrote."""
+    """Run the workload without a tool, and keep the model's output."""
 
     name: ClassVar[str] = NAME
     order: ClassVar[int] = 25
@@ -46,7 +46,7 @@ class DirectInferenceStage(Stage):
     config_type: ClassVar[type[StageConfig]] = DirectInferenceConfig
 
     def check(self, context: StageContext) -> list[Problem]:
-        """Check the stage's own keys, that the data set is there, and that the model fits into memory."""
+        """Check the stage's own keys, the data set, and whether the model fits into memory."""
         from llm_perf_opt.workloads.memory_estimate import memory_problems
         from llm_perf_opt.workloads.setup import check_inputs
 
@@ -59,7 +59,7 @@ class DirectInferenceStage(Stage):
         return memory_problems(context.config, NAME)
 
     def plan(self, context: StageContext) -> list[str]:
-        """Say what would be run and which files it would leave."""
+        """Return what would be run and written."""
         from llm_perf_opt.workloads.setup import planned_passes, workload_config
 
         config = context.stage_config(NAME, DirectInferenceConfig)
@@ -93,7 +93,7 @@ class DirectInferenceStage(Stage):
         return measured.stage_result()
 
     def continues(self, context: StageContext) -> list[Path]:
-        """Keep the predictions of an interrupted run: their samples are not run again."""
+        """Keep the predictions of an interrupted run, whose samples are not run again."""
         from llm_perf_opt.workloads.outputs.writer import FILE_NAME
 
         prediction = context.stage_config(NAME, DirectInferenceConfig).output.prediction

@@ -13,7 +13,7 @@ from llm_perf_opt.core.errors import InputError
 
 
 def timings_facts(path: Path) -> Facts:
-    """Return what was timed without a tool attached."""
+    """Return times measured without a tool."""
     from llm_perf_opt.captures.timings import load_timings
 
     clock = load_timings(path)
@@ -21,7 +21,7 @@ def timings_facts(path: Path) -> Facts:
 
 
 def program_facts(path: Path) -> Facts:
-    """Return how long the user's own program takes, with every run as a table."""
+    """Return the times of the user's own program, with a table of every run."""
     from llm_perf_opt.captures.timings import load_timings
     from llm_perf_opt.core import units
     from llm_perf_opt.summary import Section, SectionTable
@@ -58,7 +58,7 @@ def _how_it_ended(run: Mapping[str, Any]) -> str:
     return f"exit code {code}" if run.get("ended") == "exit" else str(run.get("ended"))
 
 
-# Read the parts of a stage's facts; one that cannot be read does not cost the others.
+# Read the parts of a stage's facts; an unreadable part does not affect the others.
 
 
 LOGGER = logging.getLogger("llm_perf_opt.facts")
@@ -73,7 +73,7 @@ class Part(NamedTuple):
 
 
 def collect(stage: str, parts: Sequence[Part], *, strict: bool = False) -> Facts:
-    """Return the facts of all parts; an unreadable one is a note, or with ``strict`` (a user named it) an error."""
+    """Return the facts of all parts; an unreadable one gives a note, or an error with ``strict`` (a file named by the user)."""
     found = []
     for part in parts:
         try:

@@ -1,6 +1,6 @@
-"""The user's own program without a tool: its wall-clock, which everything a capture shows is held against.
+"""The user's own program without a tool: the reference wall-clock for all captures.
 
-It is there whenever ``pipeline.workload.command`` is set (``pipeline.workload.repeats=0`` leaves it out), and runs before
+It is enabled whenever ``pipeline.workload.command`` is set (``pipeline.workload.repeats=0`` leaves it out), and runs before
 the captures. Files, under ``<run>/program/``: ``timings.json`` and what each run printed.
 """
 
@@ -31,7 +31,7 @@ _LAST_LINES = 3
 
 
 class ProgramStage(Stage):
-    """Time the program as it is."""
+    """Time the program without a tool."""
 
     name: ClassVar[str] = NAME
     order: ClassVar[int] = 5
@@ -40,11 +40,11 @@ class ProgramStage(Stage):
     for_own_program: ClassVar[bool] = True
 
     def check(self, context: StageContext) -> list[Problem]:
-        """Look for the program."""
+        """Check that the program exists."""
         return program_problems(context.config)
 
     def plan(self, context: StageContext) -> list[str]:
-        """Say what is run, how often, and where the times go."""
+        """Return what is run, how often, and the output files."""
         program = workload(context.config, context.artifacts.root)
         times = context.config.workload_command.repeats
         return [
@@ -54,7 +54,7 @@ class ProgramStage(Stage):
         ]
 
     def run(self, context: StageContext) -> StageResult:
-        """Run the program ``repeats`` times; the first run that does not end well is the last."""
+        """Run the program ``repeats`` times; stop at the first failure."""
         own = context.config.workload_command
         runs: list[ProcessResult] = []
         folder = context.artifacts.out_dir(NAME)
@@ -97,7 +97,7 @@ def _run_once(context: StageContext, folder: Path, number: int) -> ProcessResult
 
 
 def _time_limit(config: AppConfig) -> tuple[str, float]:
-    """Return the key and the value of the shortest limit: without a tool the program takes no longer than under one."""
+    """Return the key and the value of the shortest limit: without a tool the program is not slower."""
     limits = {"pipeline.workload.timeout_s": config.workload_command.timeout_s}
     for name, stage in config.pipeline.items():
         limit = getattr(stage, "timeout_s", None)

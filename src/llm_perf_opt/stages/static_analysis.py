@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def static_facts(path: Path) -> Facts:
-    """Return the static model of a document, and what the document says of the model."""
+    """Return the static model of a document, and its model facts."""
     from llm_perf_opt.captures.documents import load_model_facts, load_static
 
     return Facts(sources={"static": (path,)}, static=load_static(path), model=load_model_facts(path))
@@ -70,7 +70,7 @@ class StaticAnalysisStage(Stage):
         return find_contradictions(context.stage_config(NAME, StaticAnalysisConfig))
 
     def plan(self, context: StageContext) -> list[str]:
-        """Say what is counted and written."""
+        """Return what is counted and written."""
         config = context.stage_config(NAME, StaticAnalysisConfig)
         where = "configured shapes" if config.use_synthetic_inputs else "the shapes of the samples"
         root = context.artifacts.root
@@ -106,12 +106,12 @@ class StaticAnalysisStage(Stage):
 
 
 def _inputs(document: StaticDocument) -> dict[str, Any]:
-    """Return what ``inputs.yaml`` says where nothing but shapes was used."""
+    """Return the content of ``inputs.yaml`` if only shapes were used."""
     return {"count": 0, "shapes": [asdict(shapes) for shapes in document.shapes]}
 
 
 def _find_problem(document: StaticDocument) -> str | None:
-    """Say what keeps the document from being complete and consistent."""
+    """Return why the document is incomplete or inconsistent."""
     wrong = document.disagreements()
     if wrong:
         return (
@@ -134,7 +134,7 @@ def _write(context: StageContext, config: StaticAnalysisConfig, document: Static
 def _write_at_run_shapes(
     context: StageContext, config: StaticAnalysisConfig, counter: StaticCounter
 ) -> list[Path]:
-    """Also count at the samples' shapes when they are measured: utilisation divides like by like."""
+    """Also count at the samples' shapes when they are measured: utilisation needs work and time of the same shapes."""
     from llm_perf_opt.captures.documents import save_document
     from llm_perf_opt.core.errors import InputError
 
@@ -154,11 +154,11 @@ def _write_at_run_shapes(
     )
     try:
         with context.progress.task("static analysis at the shapes of the samples"):
-            # The model that was built and what was counted serve again, unless the batch is another one.
+            # Model and counts are reused, unless the batch differs.
             same = config.batch_size is None
             document = analyse(context.config, shapes_of_samples, counter if same else None)
     except InputError as error:
-        # The stage that measures these samples meets the same problem and reports it as its own.
+        # The stage that measures these samples reports the same problem itself.
         LOGGER.warning("no static count at the shapes of the samples: %s", error.message)
         return []
     return [save_document(context.artifacts.out_dir(NAME) / layout.STATIC_AT_RUN_SHAPES, document)]
@@ -197,7 +197,7 @@ def analyse(
 ) -> StaticDocument:
     """Return the static document of a configuration: the stage without files, for use from Python.
 
-    ``counter`` is one that :func:`make_counter` made of the same configuration, where there is one already.
+    ``counter`` is an existing result of :func:`make_counter` for the same configuration.
     """
     from llm_perf_opt.analysis.static.mean import mean_document
     from llm_perf_opt.workloads.counting.shapes import check_context, configured_shapes, steps_within
@@ -223,7 +223,7 @@ def _countable_model(model: ModelConfig) -> ModelConfig:
 
 
 def _static_dtype(config: AppConfig) -> torch.dtype:
-    """Return the data type of the run; with nothing but static analysis, the usual one of accelerators."""
+    """Return the data type of the run; with static analysis only, the usual one of accelerators."""
     from llm_perf_opt.config.schema import Dtype
     from llm_perf_opt.workloads.devices import resolve_dtype
 

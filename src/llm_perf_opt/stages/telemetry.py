@@ -1,6 +1,6 @@
-"""Clock, power, temperature, throttling and memory during measured passes: what the device tells while it works.
+"""Clock, power, temperature, throttling and memory during measured passes.
 
-The passes are the stage's own. Other stages measure without a sampler running, whether this one is enabled or not.
+The passes are the stage's own. Other stages measure without a sampler, whether or not this one is enabled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def telemetry_facts(path: Path) -> Facts:
-    """Return what the device reported, peaks of memory, and what it did not tell."""
+    """Return what the device reported, peaks of memory, and what it did not report."""
     from llm_perf_opt.analysis.telemetry import absent_notes, memory_of, telemetry_of
     from llm_perf_opt.captures.documents import read_telemetry
 
@@ -69,7 +69,7 @@ class TelemetryConfig(StageConfig):
 
 
 class TelemetryStage(Stage):
-    """Run the workload and watch the device."""
+    """Run the workload and sample the device."""
 
     name: ClassVar[str] = NAME
     order: ClassVar[int] = 27
@@ -77,7 +77,7 @@ class TelemetryStage(Stage):
     config_type: ClassVar[type[StageConfig]] = TelemetryConfig
 
     def check(self, context: StageContext) -> list[Problem]:
-        """Check the stage's keys, the data set and memory; say which library would tell more."""
+        """Check the stage's keys, the data set and memory; name a library that would report more."""
         from llm_perf_opt.workloads.memory_estimate import memory_problems
         from llm_perf_opt.workloads.setup import check_inputs
 
@@ -89,7 +89,7 @@ class TelemetryStage(Stage):
         return [*memory_problems(context.config, NAME), *_missing_library(context.config.resolved_device)]
 
     def plan(self, context: StageContext) -> list[str]:
-        """Say what would be run and which files it would leave."""
+        """Return what would be run and written."""
         from llm_perf_opt.workloads.setup import planned_passes, workload_config
 
         config = context.stage_config(NAME, TelemetryConfig)
@@ -165,7 +165,7 @@ def _monitored(device: str, uuid: str | None = None, bus_id: str | None = None) 
 
 
 def _identified(device: str) -> MonitoredDevice:
-    """Ask torch for the driver's names of its device: the two may number GPUs differently."""
+    """Add the driver's names of torch's device: their GPU indices may differ."""
     if not device.startswith("cuda"):
         return _monitored(device)
     from llm_perf_opt.hardware.accelerator import device_properties

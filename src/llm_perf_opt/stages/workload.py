@@ -1,4 +1,4 @@
-"""The program that Nsight watches: the built-in workload in a child process, or the user's own command.
+"""The program profiled by Nsight: the built-in workload in a child process, or the user's own command.
 
 The built-in workload runs the same engine on the same values as the stages in this process. Values come from
 the checked configuration, not from the user's command line, so presets, configuration directories and
@@ -53,7 +53,7 @@ class Workload:
 
     @property
     def added_env(self) -> dict[str, str]:
-        """What is set in addition to the allow-listed environment."""
+        """Variables in addition to the allow-listed environment."""
         return {**self.named, **self.env}
 
     def base_env(self) -> dict[str, str]:
@@ -62,12 +62,12 @@ class Workload:
 
 
 def workload(config: AppConfig, root: Path) -> Workload:
-    """Return the program that a capture of the run in ``root`` watches."""
+    """Return the program for captures of the run in ``root``."""
     command = config.workload_command.command
     named = named_variables(config.workload_command.env)
     if command:
         return Workload(argv=tuple(command), cwd=_original_directory(), named=named, built_in=False)
-    # Not tmp_dir(), which creates: a plan writes nothing.
+    # Not tmp_dir(), which creates it: a plan writes nothing.
     directory = root / "tmp" / "workload"
     argv = build_work_argv(
         WORKLOAD_MODULE,
@@ -91,7 +91,7 @@ def _original_directory() -> Path:
 
 
 def program_name(config: AppConfig) -> str:
-    """Return what reports call the user's program: ``pipeline.workload.name``, else the name of its file."""
+    """Return the name of the user's program in reports: ``pipeline.workload.name``, else the name of its file."""
     own = config.workload_command
     if own.name:
         return own.name
@@ -101,13 +101,13 @@ def program_name(config: AppConfig) -> str:
     first = Path(command[0]).name
     if not _INTERPRETERS.fullmatch(first):
         return first
-    # python -m package.module, python script.py, bash script.sh: the interpreter says nothing.
+    # python -m package.module, python script.py, bash script.sh: the interpreter is not informative.
     rest = [part for part in command[1:] if not part.startswith("-")]
     return Path(rest[0]).name if rest and "-c" not in command[1:2] else first
 
 
 def program_problems(config: AppConfig) -> list[Problem]:
-    """Look for the user's program before any work."""
+    """Check the user's program before any work."""
     command = config.workload_command.command
     if not command or shutil.which(command[0]) is not None or (_original_directory() / command[0]).exists():
         return []
@@ -133,7 +133,7 @@ def build_work_argv(
 
 
 def workload_overrides(config: AppConfig) -> list[str]:
-    """Return the overrides that make the child's model, inference, data set and run the same as here.
+    """Return the overrides that give the child the same model, inference, data set and run settings.
 
     The decode length is ``run.representative_max_new_tokens`` where set, else ``infer.max_new_tokens``.
     """
@@ -155,7 +155,7 @@ def workload_overrides(config: AppConfig) -> list[str]:
 
 
 def workload_environment() -> dict[str, str]:
-    """Return what the child needs to import what this process can: it starts in another directory.
+    """Return the variables that give the child the same import path: it starts in another directory.
 
     Entries of a relative ``PYTHONPATH``, or the directory ``python -m`` was started in, would be lost.
     """
@@ -170,7 +170,7 @@ def replay_lines(
 ) -> str:
     """Return shell lines that run a command again, wrapped between arguments where the line would be long.
 
-    What looks like a secret is masked; a comment says that it has to be put back.
+    What looks like a secret is masked; a comment notes that it must be restored.
     """
     arguments, variables = mask_arguments(argv), mask_tree(dict(env or {}))
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -181,7 +181,7 @@ def replay_lines(
 
 
 def _with_values(words: Sequence[str]) -> list[str]:
-    """Join each option with the value that follows it, so that both stay on one line."""
+    """Join each option with the value that follows it, to keep both on one line."""
     joined: list[str] = []
     for word in words:
         last = joined[-1] if joined else ""
@@ -194,7 +194,7 @@ def _with_values(words: Sequence[str]) -> list[str]:
 
 
 def _wrap_command(words: Sequence[str]) -> str:
-    """Break a command between words into lines that a shell joins again; a word with a line break is kept whole."""
+    """Break a command between words into continued lines; a word with a line break is not split."""
     lines = [""]
     for word in words:
         if lines[-1] and len(lines[-1]) + 1 + len(word) > _COMMAND_COLUMNS:
@@ -215,7 +215,7 @@ def _outputs(config: AppConfig) -> Iterator[str]:
             yield override(f"{key}.save_dir", folder)
 
 
-# Which files a capture wrote, determined by what changed, not by the clock.
+# Files written by a capture, detected by changes, not by the clock.
 #
 # The clock of a file server and that of this machine may differ by minutes, and either may be set while a capture runs.
 
@@ -225,7 +225,7 @@ FileState: TypeAlias = tuple[int, int, int, int, int]
 
 
 def _file_state(path: Path) -> FileState | None:
-    """Return what tells this file from one written later; ``None``: there is none."""
+    """Return a state that identifies this version of a file; ``None``: it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -242,12 +242,12 @@ def folder_state(folder: Path) -> dict[str, FileState]:
 
 
 def is_fresh(path: Path, before: Mapping[str, FileState]) -> bool:
-    """Tell whether a file has content and is not one of those that were there before."""
+    """Return whether a file is not empty and did not exist before in this state."""
     state = _file_state(path)
     return state is not None and state[2] > 0 and state != before.get(path.name)
 
 
-# Which devices a vendor's tool can watch, and what to use for the others.
+# Devices supported by a vendor's tool, and alternatives for the others.
 
 
 _PRODUCTS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}
@@ -259,9 +259,9 @@ _OWN_TOOLS = {
 
 
 def unsupported_device(tool: str, config: AppConfig) -> Problem | None:
-    """Return why a tool of NVIDIA cannot watch the built-in workload on the run's device; ``None``: it can.
+    """Return why a tool of NVIDIA cannot profile the built-in workload on the run's device; ``None``: it can.
 
-    The CPU is no reason: who captures there (nsys) sees the program's phases and calls.
+    A CPU is supported: nsys records the program's phases and calls.
     """
     device = config.resolved_device
     kind = device.partition(":")[0]

@@ -1,4 +1,4 @@
-"""All jobs of a sweep together: effects of keys, fronts, the best."""
+"""Analysis over all jobs of a sweep: effects of keys, fronts, the best."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_perf_opt.summary.statistics import student_quantile
 from llm_perf_opt.sweep.data import Best, Effect, Front, JobMetric, Sweep, SweepJob, SweptKey, count_statuses
 from llm_perf_opt.sweep.metrics import CONFIDENCE, FLOORS, HEADLINE, METRICS, WIDEST
 
-# What each swept key does to each metric, between jobs that are equal in everything else.
+# Effect of each swept key on each metric, between jobs that are equal in all other keys.
 
 
 MOST_VALUES = 64
@@ -127,7 +127,7 @@ def _add_change(effect: Effect, pairs: Sequence[_Pair]) -> None:
 
 
 def largest_effects(keys: Mapping[str, SweptKey], metric: str) -> list[str]:
-    """Return keys by how much they move a metric, the most first; those without an effect last."""
+    """Return keys by their effect on a metric, the largest first; those without an effect last."""
 
     def reach(key: str) -> float:
         ratios = [effect.change_ratio for effect in keys[key].effects.get(metric, [])]
@@ -136,7 +136,7 @@ def largest_effects(keys: Mapping[str, SweptKey], metric: str) -> list[str]:
     return sorted(keys, key=reach, reverse=True)
 
 
-# Which jobs nobody beats: fronts of two metrics, and the best by one.
+# Pareto fronts of two metrics, and the best jobs by one.
 
 
 PAIRS = (
@@ -200,7 +200,7 @@ def _overlap(a: JobMetric, b: JobMetric) -> bool:
 
 
 def _range(metric: JobMetric) -> tuple[float, float]:
-    """Return the interval; of repeated values that are too few for one, the widest there is; of others the value."""
+    """Return the interval; for too few repeats one of maximum width; without repeats the value."""
     if metric.low is not None and metric.high is not None:
         return metric.low, metric.high
     factor = math.exp(WIDEST) if metric.n is not None and metric.n > 1 else 1.0
@@ -214,7 +214,7 @@ def shown_metrics(jobs: Sequence[SweepJob]) -> list[str]:
 
 
 def complete(sweep: Sweep) -> Sweep:
-    """Fill in what follows from the jobs."""
+    """Fill in the fields derived from the jobs."""
     sweep.counts = count_statuses(sweep.jobs)
     sweep.keys = swept_keys(sweep.jobs, shown_metrics(sweep.jobs))
     sweep.pareto = fronts(sweep.jobs)

@@ -1,4 +1,4 @@
-"""Read the jobs of a sweep from their own directories; what is not one of them is named and left out.
+"""Read the jobs of a sweep from their own directories; anything else is reported and left out.
 
 One job is read at a time and only its row is kept, so that ten thousand take no more memory than their table.
 """
@@ -28,7 +28,7 @@ MOST_NAMED = 100
 
 @dataclass(slots=True)
 class Collected:
-    """What lies in the directory of a sweep."""
+    """The contents of a sweep directory."""
 
     directory: Path
     plan: SweepPlan | None
@@ -41,7 +41,7 @@ class Collected:
     """Of this tool, as the manifests of the jobs have them."""
 
     def leave_out(self, path: str, reason: str) -> None:
-        """Count something that is not a job of this sweep, and name it while there are few."""
+        """Count something that is not a job of this sweep, and name the first few."""
         self.left_out_count += 1
         if len(self.left_out) < MOST_NAMED:
             self.left_out.append(LeftOut(path, reason))
@@ -73,7 +73,7 @@ def _plan(directory: Path) -> SweepPlan | None:
 
 
 def _planned_jobs(found: Collected, plan: SweepPlan, watch: Watch) -> None:
-    # A job's own directory may lie deeper (hydra.sweep.subdir=a/b): then its first part is known.
+    # A job's own directory may lie deeper (hydra.sweep.subdir=a/b): then only its first part is known.
     known = {job.directory.partition("/")[0] for job in plan.jobs}
     for planned in plan.jobs:
         found.jobs.append(_job(found, planned, watch))
@@ -85,7 +85,7 @@ def _planned_jobs(found: Collected, plan: SweepPlan, watch: Watch) -> None:
 
 
 def _found_jobs(found: Collected, watch: Watch) -> None:
-    """Take every job there is: of a sweep without a plan, or one whose sweeper chose jobs as it went."""
+    """Collect all jobs of a sweep without a plan, or with jobs chosen by the sweeper as it ran."""
     names = _folders(found.directory)
     marks: dict[str, str | None] = {}
     for name in names:
@@ -109,7 +109,7 @@ def _found_jobs(found: Collected, watch: Watch) -> None:
 
 
 def _folders(directory: Path) -> list[str]:
-    """Names of the folders in a directory, numbers by their value; hidden ones are launchers' own."""
+    """Names of the folders in a directory, numbers by their value; hidden ones belong to launchers."""
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     return sorted(names, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
@@ -168,7 +168,7 @@ def _fill(job: SweepJob, manifest: Manifest, folder: Path, watch: Watch) -> None
 
 
 def _overrides(manifest: Manifest) -> list[str]:
-    """Return the overrides in the command of a manifest: everything with a value that is no switch."""
+    """Return the overrides in the command of a manifest: everything with a value that is not an option."""
     return [word for word in manifest.command if "=" in word and not word.startswith("-")]
 
 
@@ -204,11 +204,11 @@ def _add_details(found: Collected, watch: Watch) -> None:
         )
 
 
-# Make ``sweep.json``, ``sweep.html`` and ``sweep.md`` from what lies in a sweep's directory.
+# Make ``sweep.json``, ``sweep.html`` and ``sweep.md`` from a sweep's directory.
 
 
 def read_sweep(directory: Path) -> Sweep:
-    """Read every job and work out what they say together; writes nothing."""
+    """Read and analyse every job; writes nothing."""
     found = collect(directory)
     plan = found.plan
     return complete(
@@ -235,6 +235,6 @@ def write_sweep(sweep: Sweep, directory: Path) -> Path:
 
 
 def exit_code(sweep: Sweep, *, finished: bool) -> int:
-    """1 where a job failed, was interrupted or killed; with ``finished`` also where one has not come to its end."""
+    """1 where a job failed, was interrupted or killed; with ``finished`` also if one has not finished."""
     bad = {*BAD, *(UNFINISHED if finished else ())}
     return int(any(job.status in bad for job in sweep.jobs) or (finished and not sweep.jobs))

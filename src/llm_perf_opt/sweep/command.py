@@ -1,4 +1,4 @@
-"""``llm-perf-opt sweep-report``: tell of a sweep again, at any time."""
+"""``llm-perf-opt sweep-report``: summarise a sweep from its job files, at any time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``sweep.json`` as types: every job of a sweep, what each swept key changed, and which jobs nobody beats.
+"""``sweep.json`` as types: every job of a sweep, what each swept key changed, and the Pareto-optimal jobs.
 
-Made from the files of the jobs alone, so that it is the same whoever started them and whatever became of the client.
+Made from the files of the jobs alone, so that it does not depend on how they were started or how the client ended.
 """
 
 from __future__ import annotations

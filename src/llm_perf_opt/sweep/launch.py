@@ -1,4 +1,4 @@
-"""``run --multirun``: check all jobs, write the plan, hand over to an engine, tell from the files what came of it."""
+"""``run --multirun``: check all jobs, write the plan, start an engine, summarise the results from files."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ from llm_perf_opt.sweep.plan import (
 
 # One job of a sweep, in whatever process and on whatever machine an engine runs it.
 #
-# What becomes of it is in its directory: a configuration that cannot run there, a signal, a defect. It raises nothing, so
-# that the engine goes on with the others; only a signal to the client's own process ends the sweep.
+# Its outcome is recorded in its directory: an invalid configuration, a signal, a defect. It raises nothing, so
+# that the engine continues with the others; only a signal to the client's own process ends the sweep.
 
 
 LOGGER = logging.getLogger("llm_perf_opt.sweep")
@@ -65,7 +65,7 @@ LOGGER = logging.getLogger("llm_perf_opt.sweep")
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What every job of a sweep receives; travels to other processes."""
+    """What every job of a sweep receives; sent to other processes."""
 
     sweep_id: str
     run: RunOptions
@@ -75,7 +75,7 @@ class SweepOptions:
 
 
 def _run_sweep_job(raw: RawConfig, options: SweepOptions) -> list[float] | float | None:
-    """Run one job; return its objective, for sweepers that choose by it."""
+    """Run one job; return its objective, for optimising sweepers."""
     in_client = (socket.gethostname(), os.getpid()) == options.client
     if not in_client:
         console_logging(options.run.verbosity)
@@ -86,7 +86,7 @@ def _run_sweep_job(raw: RawConfig, options: SweepOptions) -> list[float] | float
         try:
             _run_locked(raw, settings, artifacts, options)
             if in_client and (code := interrupted_exit_code()) is not None:
-                raise Interrupted(code - 128)  # the run has dealt with it for itself; the sweep ends too
+                raise Interrupted(code - 128)  # already handled by the run; the sweep ends too
         except KeyboardInterrupt:
             acknowledge_interruption()
             if in_client:
@@ -116,7 +116,7 @@ def _run_locked(raw: RawConfig, settings: JobSettings, artifacts: Artifacts, opt
             _record_failure(artifacts, overrides, options, mark, error)
             raise
         except Exception as error:
-            # The isolation boundary between jobs: a defect in one must not cost the others their turn.
+            # The isolation boundary between jobs: a defect in one must not affect the others.
             found = defect(error)
             _record_failure(artifacts, overrides, options, mark, found)
             raise found from error
@@ -125,10 +125,10 @@ def _run_locked(raw: RawConfig, settings: JobSettings, artifacts: Artifacts, opt
 def record_lost(
     sweep: Path, directory: str, overrides: Sequence[str], options: SweepOptions, reason: str
 ) -> None:
-    """Leave a manifest for a job that its engine lost before it wrote one: a node without the package, a cancelled wait."""
+    """Write a manifest for a job that its engine lost before it wrote one: a node without the package, a cancelled wait."""
     if (sweep / directory / layout.MANIFEST).is_file():
         return
-    with contextlib.suppress(LlmPerfError):  # another process is at it, or the directory takes no file
+    with contextlib.suppress(LlmPerfError):  # another process holds it, or the directory is not writable
         artifacts = Artifacts.for_run(sweep / directory)
         with hold(artifacts.root):
             manifest = new_manifest(artifacts, ["llm-perf-opt", "run", *options.run.switches, *overrides])
@@ -139,7 +139,7 @@ def record_lost(
 
 
 def _is_done(root: Path, mark: SweepMark, raw: RawConfig, settings: JobSettings) -> bool:
-    """Whether this very job is finished: a queue may hold it twice after the client died and went on."""
+    """Whether this job is already finished: a queue may hold it twice after the client was restarted."""
     with contextlib.suppress(InputError):
         found = read_manifest(root) if (root / layout.MANIFEST).is_file() else None
         if found is not None and found.status == "ok" and found.sweep == mark and is_reported(root):
@@ -155,10 +155,8 @@ def _record_failure(
     mark: SweepMark,
     error: LlmPerfError,
 ) -> None:
-    """Leave a manifest that says why, also where the job failed before it had one."""
-    with contextlib.suppress(
-        LlmPerfError
-    ):  # a directory that takes no manifest: the engine's log has the error
+    """Write a manifest with the reason, also if the job failed before it had one."""
+    with contextlib.suppress(LlmPerfError):  # unwritable directory: the error is in the engine's log
         manifest = own_manifest(artifacts.root)
         if manifest is None:
             earlier = find_earlier(artifacts.root)
@@ -189,7 +187,7 @@ class SweepCommand:
 
 
 def run_command(command: SweepCommand) -> int:
-    """Run a sweep, or go on with one; return the exit code."""
+    """Run a sweep, or resume one; return the exit code."""
     if command.resume_dir is not None:
         adopt_plan(command, command.resume_dir)
     if command.plan:
@@ -224,7 +222,7 @@ def run_command(command: SweepCommand) -> int:
 
 
 def adopt_plan(command: SweepCommand, directory: Path) -> None:
-    """Repeat the command of a sweep in its own directory; what is given besides is added to it."""
+    """Repeat the command of a sweep in its own directory; further arguments are added."""
     plan = read_plan(directory)
     if plan is None:
         raise InputError(
@@ -263,7 +261,7 @@ def _resume_command(command: SweepCommand, directory: Path) -> list[str]:
 
 
 def _refuse_stored_presets(command: SweepCommand, plan: SweepPlan, directory: Path) -> None:
-    """Refuse presets that the plan alone names: a file of somebody's directory may set anything."""
+    """Reject presets that only the plan names: a file in another directory may set anything."""
     switches = []
     if plan.config_dir is not None and command.config_dir is None:
         switches += ["--config-dir", plan.config_dir]
@@ -279,7 +277,7 @@ def _refuse_stored_presets(command: SweepCommand, plan: SweepPlan, directory: Pa
 
 
 def _plan(command: SweepCommand, checked: CheckedSweep, directory: Path) -> SweepPlan:
-    """Begin a plan, or go on with the one that is there; another sweep's is not overwritten."""
+    """Begin a plan, or resume the existing one; the plan of another sweep is not overwritten."""
     there = read_plan(directory)
     if there is None:
         folder = str(command.config_dir) if command.config_dir is not None else None
@@ -306,13 +304,13 @@ def _plan(command: SweepCommand, checked: CheckedSweep, directory: Path) -> Swee
 
 
 def _varied(jobs: Sequence[PlannedJob]) -> dict[str, frozenset[str]]:
-    """Return directory → what is special about its job: settings that not all jobs have."""
+    """Return directory → settings of its job that differ between jobs."""
     common = frozenset.intersection(*(frozenset(job.overrides) for job in jobs)) if jobs else frozenset()
     return {job.directory: frozenset(job.overrides) - common for job in jobs}
 
 
 def _to_do(plan: SweepPlan, directory: Path) -> list[PlannedJob]:
-    """Return the jobs that are neither done with the same configuration nor running; say what is left alone."""
+    """Return the jobs that are neither done with the same configuration nor running; log those that are skipped."""
     found: dict[str, SweepJob] = {job.run_dir: job for job in _read_sweep_if_any(directory)}
     todo, running = [], []
     for job in plan.jobs:
@@ -329,7 +327,7 @@ def _to_do(plan: SweepPlan, directory: Path) -> list[PlannedJob]:
 
 
 def _read_sweep_if_any(directory: Path) -> list[SweepJob]:
-    """Return the jobs that lie in a directory; none where there is no sweep yet."""
+    """Return the jobs in a directory; none if there is no sweep yet."""
     try:
         return read_sweep(directory).jobs
     except InputError:
@@ -374,7 +372,7 @@ def _launch(
 
 @contextlib.contextmanager
 def _output_for_people(*, as_json: bool) -> Iterator[None]:
-    """With ``--json``, standard output is for the one document: what jobs and launchers print goes to standard error."""
+    """With ``--json``, redirect output of jobs and launchers to standard error, so that standard output has only the document."""
     if not as_json:
         yield
         return

@@ -1,4 +1,4 @@
-"""The metrics of a job: what a sweep table shows, compares and optimises."""
+"""The metrics of a job: shown, compared and optimised in sweeps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INNER_OVER_DEVIATION = 3.29
 
 @dataclass(slots=True)
 class Measured:
-    """Those parts of ``summary.json`` that metrics are taken from; the rest (most of it) is not kept."""
+    """Those parts of ``summary.json`` that metrics are taken from; the rest is not kept."""
 
     timings: Timings = field(default_factory=Timings)
     predictions: dict[str, Prediction] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class SweepMetric:
-    """What a metric is called, in which direction it improves, and where it comes from."""
+    """Name, direction and source of a metric."""
 
     title: str
     unit: str
@@ -78,7 +78,7 @@ def _energy(name: str) -> Callable[[Measured], JobMetric | None]:
 
 
 def _served(name: str) -> Callable[[Measured], JobMetric | None]:
-    """Return a p99 with its interval, or a rate, at the highest load that the client kept."""
+    """Return a p99 with its interval, or a rate, at the highest load that the client sustained."""
 
     def of(measured: Measured) -> JobMetric | None:
         point = highest_load(measured.serving) if measured.serving is not None else None
@@ -135,10 +135,10 @@ def job_metrics(measured: Measured) -> dict[str, JobMetric]:
 
 
 def with_interval(stat: Stat) -> JobMetric:
-    """Return the value that reports show with its 95 % interval, from the spread of the values; none where they are too few."""
+    """Return the value that reports show with its 95 % interval, from the spread of the values; no interval if they are too few."""
     if stat.std is None or stat.n < 3 or stat.shown <= 0:
         return JobMetric(stat.shown, n=stat.n)
-    # The inner nine tenths tell the spread as well, and one stall does not widen them as it does the deviation.
+    # The central 90 % measure the spread as well, and are robust against a single stall, unlike the standard deviation.
     spread = min(stat.std, (stat.p95 - stat.p5) / _INNER_OVER_DEVIATION)
     error = _MEDIAN_OVER_MEAN * spread / math.sqrt(stat.n) / stat.shown
     half = student_quantile((1 + CONFIDENCE) / 2, stat.n - 1) * error
@@ -149,13 +149,13 @@ def with_interval(stat: Stat) -> JobMetric:
 
 
 def metric_named(name: str) -> str | None:
-    """Return the whole name of a metric that a user may write without its unit (``tpot``); ``None``: there is none."""
+    """Return the full name of a metric, which users may write without its unit (``tpot``); ``None``: there is none."""
     if name in METRICS:
         return name
     return next((known for known in METRICS if known.rpartition("_")[0] == name), None)
 
 
-# ``sweep.objective``: what a job returns to a sweeper that chooses the next ones by it.
+# ``sweep.objective``: the value a job returns to an optimising sweeper.
 
 
 Objective = str
@@ -163,7 +163,7 @@ Objective = str
 
 
 def checked_objective(names: Sequence[str]) -> list[Objective]:
-    """Return whole names of metrics; :class:`ConfigError` for one that is none."""
+    """Return full names of metrics; :class:`ConfigError` for an unknown one."""
     found = []
     for name in names:
         known = metric_named(name)

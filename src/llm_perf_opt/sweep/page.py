@@ -50,7 +50,7 @@ STATUS_NAMES = {
 
 
 def formatter(metric: str) -> Callable[[float | None], str]:
-    """Return how a metric's values are written."""
+    """Return the formatter of a metric."""
     return {
         "s": units.seconds,
         "bytes": units.size,
@@ -70,7 +70,7 @@ def format_value(metric: str, value: JobMetric | None) -> str:
 
 
 def _brief(metric: str, value: JobMetric | None) -> str:
-    """``1.23 ms ± 2.4 %``: half the interval, in a table with many columns; its ends unfold."""
+    """``1.23 ms ± 2.4 %``: half the interval, in a table with many columns; its ends are folded."""
     if value is None or value.low is None or value.high is None or not value.value:
         return format_value(metric, value)
     return (
@@ -86,14 +86,14 @@ def format_change(ratio: float | None) -> str:
 
 
 def job_name(sweep: Sweep, job: SweepJob, keys: Sequence[str] | None = None) -> str:
-    """Name a job by what is different about it: the swept keys alone, without their sections."""
+    """Name a job by its swept keys, without their sections."""
     settings = settings_of(job)
     chosen = [key for key in (sweep.keys if keys is None else keys) if key in settings]
     return ", ".join(f"{key.rpartition('.')[2]}={settings[key]}" for key in chosen) or f"job {job.number}"
 
 
 def _job_table(sweep: Sweep) -> Table:
-    """All jobs, in their order; the settings of a row that are not shown, and long reasons, unfold."""
+    """All jobs, in their order; further settings and long reasons are folded."""
     metrics, keys = shown_metrics(sweep.jobs), list(sweep.keys)
     header = columns(
         "Job", "Status", *keys, *(Column(METRICS[name].title, True) for name in metrics), "Took#", "Reason"
@@ -111,7 +111,7 @@ def _job_table(sweep: Sweep) -> Table:
 
 
 def _bad_table(sweep: Sweep) -> Table:
-    """Jobs that did not finish: why, before anything else about them."""
+    """Jobs that did not finish, with the reason first."""
     keys, listed = list(sweep.keys), _bad_jobs(sweep)
     rows = []
     for job in listed[:_MOST_JOBS]:
@@ -208,7 +208,6 @@ def _effect_table(key: str, swept: SweptKey) -> Table:
 
 
 def _best_table(sweep: Sweep) -> Table:
-    """The best job by each metric."""
     by_number = _jobs_by_number(sweep)
     rows = [
         Row(
@@ -253,7 +252,6 @@ def _bad_jobs(sweep: Sweep) -> list[SweepJob]:
 
 
 def _jobs_by_number(sweep: Sweep) -> Mapping[int, SweepJob]:
-    """Return the jobs by their number."""
     return {job.number: job for job in sweep.jobs}
 
 
@@ -353,7 +351,7 @@ def _pareto_chart(sweep: Sweep, front: Front) -> str:
 
 
 def _panel_charts(sweep: Sweep, metric: str) -> list[str]:
-    """Draw a metric over the most telling number, a line for each value of the next key, a panel for each of a third."""
+    """Draw a metric over the number with the largest effect, a line for each value of the next key, a panel for each of a third."""
     order = largest_effects(sweep.keys, metric)
     axis = next((key for key in order if _numbers(sweep.keys[key].values) is not None), None)
     rest = [key for key in order if key != axis and len(sweep.keys[key].values) <= _MOST_LINES]
@@ -388,7 +386,7 @@ def _panel_charts(sweep: Sweep, metric: str) -> list[str]:
 def _points(
     jobs: Sequence[tuple[SweepJob, dict[str, str]]], axis: str, key: str, value: str, metric: str
 ) -> list[tuple[float, float | None]]:
-    """Medians of the jobs at each place, where further keys vary."""
+    """Medians of the jobs at each point, over further keys."""
     found: dict[float, list[float]] = {}
     for job, settings in jobs:
         number = _numbers([settings.get(axis, "")])
@@ -426,7 +424,7 @@ def heading(sweep: Sweep) -> str:
 
 
 def sentence(sweep: Sweep) -> str:
-    """Say how it went and which job is best."""
+    """Describe the outcome and the best job."""
     said = f"{_describe_counts(sweep)}."
     if sweep.best:
         best = next((each for each in sweep.best if each.metric == "tokens_per_s"), sweep.best[0])
@@ -440,7 +438,7 @@ def sentence(sweep: Sweep) -> str:
 
 
 def facts(sweep: Sweep) -> list[tuple[str, str]]:
-    """Return what the sweep is about, label by label."""
+    """Return the facts of the sweep by label."""
     keys = "; ".join(f"{key} ({len(swept.values)} values)" for key, swept in sweep.keys.items())
     pairs = [
         ("Swept", keys or "nothing: all jobs have the same settings"),
@@ -453,7 +451,7 @@ def facts(sweep: Sweep) -> list[tuple[str, str]]:
 
 
 def _describe_failures(sweep: Sweep) -> list[tuple[str, str]]:
-    """Say what did not finish, and what to do."""
+    """Describe what did not finish, and what to do."""
     found = []
     bad = _bad_jobs(sweep)
     if bad:
@@ -486,7 +484,7 @@ def sweep_markdown(sweep: Sweep) -> str:
 
 
 def sweep_document(sweep: Sweep) -> Document:
-    """Return the sweep: how it went and which job is best, then trade-offs, effects and all jobs."""
+    """Return the sweep: the outcome and the best job, then trade-offs, effects and all jobs."""
     trust: list[Block] = [Note(text, title) for title, text in _describe_failures(sweep)]
     trust += [Note(note, level="info") for note in sweep.notes]
     opening: list[Block] = [
@@ -563,7 +561,7 @@ def _left_out(sweep: Sweep) -> list[Block]:
 
 
 def sweep_console(sweep: Sweep, page: Path) -> str:
-    """Say how it went in a few lines, with the reasons of what failed."""
+    """Describe the outcome briefly, with the reasons for failures."""
     lines = ["", one_line(sentence(sweep))]
     bad = _bad_jobs(sweep)
     for job in bad[:_MOST_CONSOLE]:

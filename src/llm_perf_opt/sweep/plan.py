@@ -1,6 +1,6 @@
 """``sweep_plan.json``: the jobs of a sweep, written before the first of them starts.
 
-With it a job that never began is missed, and ``--resume`` knows what to go on with. What became of the jobs is not in
+It allows detecting jobs that never started, and resuming with ``--resume``. The outcome of the jobs is not in
 it: that is in their own directories.
 """
 
@@ -63,7 +63,7 @@ class SweepPlan:
 
 
 def new_plan(launcher: str, overrides: list[str], switches: list[str], jobs: list[PlannedJob]) -> SweepPlan:
-    """Begin a plan with an identity of its own."""
+    """Begin a plan with a new id."""
     return SweepPlan(uuid.uuid4().hex, timestamp(), launcher, overrides, switches, jobs=jobs)
 
 
@@ -87,7 +87,7 @@ _SAID_EVERY = 100
 
 @dataclass(slots=True)
 class CheckedSweep:
-    """A sweep of which every job can run, as far as this machine can tell."""
+    """A sweep whose jobs have all passed the checks possible on this machine."""
 
     engine: Engine
     jobs: list[PlannedJob]
@@ -105,7 +105,7 @@ def check_sweep(
     config_name: str,
     each: Callable[[Prepared], None] | None = None,
 ) -> CheckedSweep:
-    """Compose and check all jobs; nothing is written. ``each`` is handed every job once it is checked."""
+    """Compose and check all jobs; nothing is written. ``each`` is called with every checked job."""
     own, hydra = own_overrides(overrides)
     first = _prepare_first(own, hydra, config_dir=config_dir, config_name=config_name)
     engine = engine_of(first.raw)
@@ -152,7 +152,7 @@ def check_sweep(
 
 
 def _refuse_variables(prepared: Prepared) -> None:
-    """A process has one environment, and the jobs of a sweep may share one."""
+    """Reject environment variables: jobs of a sweep may share a process."""
     if missing_variables(prepared.config.run.env):
         raise ConfigError(
             "run.env cannot be set by a sweep: its jobs may share one process",
@@ -164,7 +164,7 @@ def _refuse_variables(prepared: Prepared) -> None:
 def _prepare_first(
     own: Sequence[str], hydra: Sequence[str], *, config_dir: Path | None, config_name: str
 ) -> Prepared:
-    """Compose one job, to learn which engine starts them all; checked as if for another machine."""
+    """Compose one job, to determine the engine that starts them all; checked as if for another machine."""
     return prepare([*first_choice(own), *hydra], config_dir=config_dir, config_name=config_name, here=False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-# pytest explains failed assertions only in modules it was asked of before they are imported.
+# pytest rewrites assertions only in modules registered before their import.
 pytest.register_assert_rewrite(
     "llm_perf_opt.testing.datasets", "llm_perf_opt.testing.models", "llm_perf_opt.testing.sinks"
 )

@@ -1,4 +1,4 @@
-"""What every engine of the stage ``serve`` must do, whoever wrote it.
+"""Conformance suite for engines of the stage ``serve``.
 
 Derive a class from :class:`EngineConformance` in a test file, name the engine, and pytest runs the suite::
 

@@ -1,4 +1,4 @@
-"""What every sink must do, whoever wrote it.
+"""Conformance suite for sinks.
 
 Derive a class from :class:`SinkConformance` in a test file, name the sink, and say how to count what it holds::
 

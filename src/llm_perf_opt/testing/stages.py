@@ -1,4 +1,4 @@
-"""What every stage must do, whoever wrote it.
+"""Conformance suite for stages.
 
 Derive a class from :class:`StageConformance` in a test file, name the stage, and pytest runs the suite::
 

@@ -35,7 +35,7 @@ FRAMEWORKS = ("vllm", "sglang", "trtllm")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Price a model elsewhere; return the exit code."""
+    """Estimate a model on other devices; return the exit code."""
     options = _parser().parse_args(arguments)
     _check_serving_options(options)
     query = Query(
@@ -245,7 +245,7 @@ def _numbers(least: int, most: int) -> Callable[[str], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What is printed, and where the page goes."""
+    """Output format and page."""
 
     as_json: bool = False
     as_csv: bool = False
@@ -260,7 +260,7 @@ def answer(
     target: Target | None = None,
     output: Output | None = None,
 ) -> int:
-    """Print the answer to a query, as text, JSON or CSV, and write its page where one is asked for."""
+    """Print the answer to a query, as text, JSON or CSV, and write its page if requested."""
     from llm_perf_opt.analysis.roofline.expected_times import silicon_use
     from llm_perf_opt.hardware.catalogue import load_catalogue
     from llm_perf_opt.hardware.silicon import open_silicon
@@ -288,7 +288,7 @@ def answer(
 
 
 def _for_target(query: Query, target: Target, summary: Summary) -> Query:
-    """Add the batch sizes and numbers of devices that a question for a target asks for, unless they were given."""
+    """Add the batch sizes and numbers of devices needed for a target, unless they were given."""
     if not target or summary.static is None:
         return query
     scales = summary.static.scaling is not None
@@ -340,7 +340,7 @@ def _write_page(found: Answer, out: Path) -> Path:
 
 
 def _answer_serving(run: Path, query: Query, options: argparse.Namespace) -> int:
-    """Print what to expect of a server, as a table or as JSON."""
+    """Print the expected performance of a server, as a table or as JSON."""
     from dataclasses import asdict
 
     from llm_perf_opt.analysis.roofline.expected_times import silicon_use

@@ -43,7 +43,7 @@ _MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Instinct ", "AMD ")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Priced rows, what they rest on, and the target they are held against."""
+    """Estimated rows, their basis, and the target."""
 
     summary: Summary
     rows: Sequence[WhatIf]
@@ -52,7 +52,7 @@ class Answer:
 
     @property
     def met(self) -> list[Met]:
-        """Who meets the target."""
+        """Devices that meet the target."""
         return devices_that_meet(self.rows, self.target) if self.target else []
 
     @property
@@ -137,7 +137,7 @@ def _what_if_document(answer: Answer) -> Document:
 
 
 def _describe_answer(answer: Answer) -> str:
-    """Say who meets the target, or which device is the fastest that holds the model."""
+    """Describe which devices meet the target, or the fastest device that fits the model."""
     if answer.target:
         return _describe_target(answer)
     known = [row for row in answer.rows if row.fits is not False and _time(row) is not None]
@@ -174,7 +174,7 @@ def _describe_target(answer: Answer) -> str:
 
 
 def _describe_points(rows: Sequence[WhatIf]) -> str:
-    """Say at which sizes the rows are."""
+    """Describe the sizes of the rows."""
     prompts = sorted({row.prompt_tokens for row in rows if row.prompt_tokens})
     contexts = sorted({row.context_tokens for row in rows})
     parts = [
@@ -187,7 +187,7 @@ def _describe_points(rows: Sequence[WhatIf]) -> str:
 
 
 def describe_method(answer: Answer) -> str:
-    """Say what expected times, ranges and floors are."""
+    """Describe expected times, ranges and floors."""
     summary = answer.summary
     return describe_times(
         answer.used,
@@ -324,7 +324,7 @@ def _fitted(table: Table, width: int) -> Table:
 
 
 def _shortened(name: str, room: int) -> str:
-    """Leave out the maker, then the middle, of a name that is too long."""
+    """Leave out the vendor, then the middle, of a name that is too long."""
     for maker in _MAKERS if len(name) > room else ():
         name = name.replace(maker, "")
     if len(name) <= room:
@@ -362,7 +362,7 @@ def _met_table(answer: Answer, *, short: bool = False) -> Table:
 
 
 def _needed_table(needed: Sequence[Needed]) -> Table:
-    """Return the rates that a device needs, whatever it is."""
+    """Return the rates that a device needs, independent of the device."""
     rows = [
         [
             text(each.dtype),

@@ -1,4 +1,4 @@
-"""A query: every combination of devices, data types, sizes and numbers of devices, priced row by row."""
+"""A query: every combination of devices, data types, sizes and numbers of devices, estimated row by row."""
 
 from __future__ import annotations
 

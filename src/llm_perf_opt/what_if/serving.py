@@ -76,7 +76,7 @@ class ServingMemory:
 
 @dataclass(slots=True)
 class ServingRow:
-    """What to expect of a server at one load; ``…_low`` and ``…_high`` are the ends of the range."""
+    """Expected performance of a server at one load; ``…_low`` and ``…_high`` are the ends of the range."""
 
     device: str
     dtype: str
@@ -373,7 +373,7 @@ def fill_row(row: ServingRow, load: Load, limits: Limits, times: _TimesOf, query
 def _outcomes(load: Load, limits: Limits, times: _TimesOf) -> dict[End, list[Outcome]]:
     """Return simulations at each end of the range; closed loops also from a start that is spread out.
 
-    Requests of equal length that begin together stay together for long, those that begin apart stay apart. Benchmarks lie
+    Requests of equal length that start together stay in step for long, those that start apart stay apart. Benchmarks are
     between the two. The low end also computes one prompt a step: engines differ in how many prompts share one.
     """
     is_steady = (load.concurrency or 0) > 1 and load.requests is None
@@ -422,7 +422,7 @@ def _fill_rates(row: ServingRow, found: dict[End, list[Outcome]], load: Load) ->
 
 
 def _fill_open(row: ServingRow, load: Load, found: dict[End, list[Outcome]]) -> None:
-    """A sustained rate is also the rate of answers."""
+    """Fill in an open load; a sustained rate is also the rate of answers."""
     if row.is_sustained and load.rate_per_s is not None:
         row.requests_per_s = row.requests_per_s_low = row.requests_per_s_high = load.rate_per_s
         tokens = load.rate_per_s * load.new_tokens

@@ -70,7 +70,7 @@ class StepTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the engine allows."""
+    """Limits of the engine."""
 
     most_tokens: int
     """Token budget of a step (``max_num_batched_tokens``)."""
@@ -82,7 +82,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What clients send: a number of requests in flight, or a rate of Poisson arrivals."""
+    """The load of clients: a number of requests in flight, or a rate of Poisson arrivals."""
 
     prompt_tokens: int
     new_tokens: int
@@ -212,12 +212,12 @@ class _Server:
         self.window_start: float | None = None if self.warm else 0.0
 
     def _open_requests(self) -> int:
-        """Return how many requests show the steady state: ten times what is in flight."""
+        """Return the number of requests for a steady state: ten times those in flight."""
         in_flight = 1.5 * (self.load.rate_per_s or 1.0) * self._alone_s()
         return min(_MOST_OPEN, max(_LEAST_OPEN, round(10 * in_flight)))
 
     def _alone_s(self) -> float:
-        """Return roughly what one request takes by itself."""
+        """Return the approximate time of a single request."""
         load = self.load
         decode = self.times.seconds(Step(1, float(load.prompt_tokens), (), 1)) * load.new_tokens
         return decode + self.times.seconds(Step(0, 0.0, ((load.prompt_tokens, 0),), 1))
@@ -249,7 +249,7 @@ class _Server:
             return False
         grown = in_flight - self.in_flight_before
         self.outcome.is_sustained = grown <= max(8, _BACKLOG_SHARE * self.total / 2)
-        # What is still running after the last arrival would be measured at a falling load.
+        # Requests still running after the last arrival would be measured at a falling load.
         return True
 
     def _send_first(self) -> None:
@@ -337,7 +337,7 @@ class _Server:
             one = self.waiting[0]
             running = len(self.decoding) + len(self.prefilling)
             alone = running == 0
-            # One more step must fit for those that run, too.
+            # Running requests must also have room for one more step.
             needed = one.target + len(self.decoding) + BLOCK_TOKENS
             if running >= self.limits.most_sequences or (self._room() < needed and not alone):
                 break

@@ -20,7 +20,7 @@ End = Literal["low", "expected", "high"]
 
 @dataclass(frozen=True, slots=True)
 class Ranged:
-    """An assumed value with the range that published engines lie in."""
+    """An assumed value with the range of published engines."""
 
     low: float
     expected: float
@@ -33,7 +33,7 @@ class Ranged:
 
 @dataclass(frozen=True, slots=True)
 class EngineCosts:
-    """What an engine adds to the work of its device: assumptions, not measurements, stated with every answer."""
+    """What an engine adds to the work of its device: assumptions, not measurements, stated with every result."""
 
     step_s: Ranged = Ranged(0.1e-3, 0.5e-3, 2.5e-3)
     """Host time of a step that the device waits for: scheduling, inputs, sampling, outputs. The low end is scheduling that
@@ -133,7 +133,7 @@ class OperatorSteps:
         return found
 
     def _linear(self, phase: str, tokens: int) -> Times:
-        """Return everything but attention and the output head, which grow with other things than tokens."""
+        """Return everything but attention and the output head, which do not scale with tokens."""
         at = self._at(tokens, 1, 1) if phase == "decode" else self._at(1, tokens, 1)
         return self._timed((f"linear {phase}", tokens, 0), phase, at, self._is_linear)
 
@@ -186,7 +186,7 @@ class UnknownTime(Exception):
 
 
 class EngineTimes:
-    """One end of the range of step times, as the simulation asks for them."""
+    """One end of the range of step times, for the simulation."""
 
     def __init__(self, steps: OperatorSteps, end: End) -> None:
         self.steps, self.end = steps, end
@@ -250,7 +250,7 @@ def _rounded(tokens: int) -> int:
 
 
 def _coarse(step: Step) -> Step:
-    """Return a step that many are alike to, so that its time is computed once."""
+    """Return a rounded step, so that the times of similar steps are computed once."""
     chunks = tuple(sorted((_rounded(new), _rounded(before)) for new, before in step.chunks))
     if not step.decoding:
         return Step(0, 0.0, chunks, step.sampled)

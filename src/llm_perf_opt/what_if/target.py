@@ -39,7 +39,7 @@ class Target:
 
 
 def parse_time(text: str) -> float:
-    """Read ``1s``, ``20ms`` or ``500us``; a number without a unit is refused."""
+    """Parse ``1s``, ``20ms`` or ``500us``; a number without a unit is rejected."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|µs|ms|s)", text.strip())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= _MOST_S:
@@ -50,7 +50,7 @@ def parse_time(text: str) -> float:
 
 
 def meets(row: WhatIf, target: Target) -> _Certainty:
-    """Say whether a row meets a target: by its expected times, and where only floors are known by what they exclude."""
+    """Return whether a row meets a target: by its expected times, or by what its floors exclude."""
     if row.fits is False:
         return "no"
     found = [
@@ -88,7 +88,7 @@ class Met:
 
 
 def devices_that_meet(rows: Sequence[WhatIf], target: Target) -> list[Met]:
-    """Return who meets a target, the fewest devices first, then by throughput."""
+    """Return devices that meet a target, the fewest devices first, then by throughput."""
     groups: dict[tuple[str, int, str, int, int | None], list[WhatIf]] = {}
     for row in rows:
         if meets(row, target) in ("yes", "likely"):
@@ -105,7 +105,7 @@ def devices_that_meet(rows: Sequence[WhatIf], target: Target) -> list[Met]:
 
 
 def nearest(rows: Sequence[WhatIf], target: Target) -> WhatIf | None:
-    """Return the row that misses the target by the least factor; ``None``: nothing is expected of any."""
+    """Return the row that misses the target by the least factor; ``None``: no row has expected times."""
 
     def factor(row: WhatIf) -> float:
         pairs = ((row.ttft_expected_s, target.ttft_s), (row.tpot_expected_s, target.tpot_s))
@@ -131,7 +131,7 @@ class Needed:
 
 
 def needed_rates(static: Static, rows: Sequence[WhatIf], target: Target) -> list[Needed]:
-    """Return what each point asks of one device that does all of the work; several devices share it."""
+    """Return the rates each point requires of one device that does all the work; several devices share it."""
     from llm_perf_opt.analysis.roofline.demand import Point, demand
 
     found = {}

@@ -1,4 +1,4 @@
-"""What the engine needs of a model and of a dataset: two abstract base classes and the values they exchange.
+"""Interfaces of models and datasets for the engine: two abstract base classes and the values they exchange.
 
 No torch at import time: the engine, the static analysis and the datasets share these types.
 """
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from llm_perf_opt.config.schema import DatasetConfig, InferConfig, ModelConfig
 
 
-# How often the samples are measured: a number, or until the time of a pass is known well enough.
+# Number of measured repeats: fixed, or until the interval of the pass time is narrow enough.
 #
-# Two runs can only be distinguished when each has blocks enough (a rank test of three against three cannot say anything at
-# the usual level) and when its times are narrow. So by default passes are repeated until the interval is narrow, within
+# Two runs can only be distinguished when each has enough blocks (a rank test of three against three cannot reach
+# the usual level) and narrow intervals. So by default passes are repeated until the interval is narrow, within
 # a time limit.
 
 
@@ -38,7 +38,7 @@ MOST_REPEATS = 30
 
 @dataclass(frozen=True, slots=True)
 class UntilNarrow:
-    """When repeating ends, once the least number of repeats is done."""
+    """The stopping rule after the minimum number of repeats."""
 
     target_interval_ratio: float
     """Width of the 95 % interval of a pass's time ÷ that time."""
@@ -49,7 +49,7 @@ class UntilNarrow:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """How often the samples were measured, and why not more often."""
+    """How often the samples were measured, and why repeating stopped."""
 
     repeats: int
     stopped: Stopped
@@ -62,7 +62,7 @@ class Measuring:
 def stop_reason(
     levels: Sequence[float], passed_s: float, *, least: int, until: UntilNarrow | None
 ) -> Stopped | None:
-    """Say why to stop after these repeats (``levels``: see :func:`pass_level`); ``None``: measure once more."""
+    """Return why to stop after these repeats (``levels``: see :func:`pass_level`); ``None``: measure once more."""
     count = len(levels)
     if count < least:
         return None
@@ -87,7 +87,7 @@ Phase = Literal["vision", "encode", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class WorkloadConfig:
-    """The one description of the workload: the engine runs it in-process, ``build_work_argv`` in a child."""
+    """The description of the workload: the engine runs it in-process, ``build_work_argv`` in a child."""
 
     model: ModelConfig
     infer: InferConfig
@@ -124,7 +124,7 @@ class Sample:
 
 
 class Dataset(ABC):
-    """Where samples come from. Derive from it and write ``samples``; the rest has defaults."""
+    """A source of samples. Subclasses implement ``samples``; the rest has defaults."""
 
     opens_quickly: ClassVar[bool] = False
     """Whether making one only looks for files, so that a missing one can be reported before any work starts."""
@@ -138,13 +138,13 @@ class Dataset(ABC):
         """Yield the samples of the run, sampling applied, unreadable ones left out and reported."""
 
     def problems(self) -> Sequence[str]:
-        """Say which entries were left out and why; nothing unless a subclass leaves some out."""
+        """Return which entries were left out and why; empty by default."""
         return []
 
 
 @dataclass(slots=True)
 class Batch:
-    """Preprocessed requests on the device, and what a report wants to know about them."""
+    """Preprocessed requests on the device, and facts about them for reports."""
 
     sample_ids: list[str]
     inputs: dict[str, Any]
@@ -161,7 +161,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The first greedy tokens as a model's own generation gives them, to check the engine's by."""
+    """The first greedy tokens of a model's own generation, used to check the engine."""
 
     token_ids: list[list[int]]
     """One list per sequence."""
@@ -171,7 +171,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class PhaseShapes:
-    """The shapes a static count is made at."""
+    """The shapes of a static count."""
 
     batch_size: int
     prompt_tokens: int
@@ -186,7 +186,7 @@ class PhaseShapes:
 
 @dataclass(frozen=True, slots=True)
 class StaticCall:
-    """A phase to count that starts from a state: a decode step needs what a prefill leaves."""
+    """A phase to count that starts from a state: a decode step needs the cache of a prefill."""
 
     prepare: Callable[[], Any]
     """Makes the state; runs before the count and is no part of it."""
@@ -202,7 +202,7 @@ class StaticCall:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a model cuts pages into tiles."""
+    """How a model splits pages into tiles."""
 
     mode: str
     """``infer.mode``."""
@@ -213,10 +213,10 @@ class Tiling:
 class ModelAdapter(ABC):
     """One model family. ``build`` may be called with ``device='meta'``: no weights, shapes only.
 
-    Abstract members must be written; the others have defaults that suit a text model without a cache.
+    Abstract members must be implemented; the others have defaults that suit a text model without a cache.
     """
 
-    # Abstract properties, so that a class without them gets an error that names what it lacks; a class attribute fills them.
+    # Abstract properties, so that the error for an incomplete class names what is missing; a class attribute is sufficient.
     @property
     @abstractmethod
     def name(self) -> str:
@@ -228,7 +228,7 @@ class ModelAdapter(ABC):
         """``("vision", "prefill", "decode")``, with ``encode`` in place of vision (encoder-decoders), or without either."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
-        """Keep the configuration; a subclass checks it and raises ``ConfigError`` with the key for what cannot be."""
+        """Keep the configuration; a subclass checks it and raises ``ConfigError`` with the key of an invalid value."""
         self.config = model
         self.infer = infer
 
@@ -242,7 +242,7 @@ class ModelAdapter(ABC):
 
     @abstractmethod
     def weights(self) -> Literal["real", "random"]:
-        """Say which weights ``build`` makes."""
+        """Describe which weights ``build`` makes."""
 
     @abstractmethod
     def prepare(self, samples: Sequence[Sample], device: str, dtype: torch.dtype) -> Batch:
@@ -292,7 +292,7 @@ class ModelAdapter(ABC):
 
     @property
     def context_tokens(self) -> int | None:
-        """Most positions the model was made for; answers end there. ``None``: no limit."""
+        """Maximum number of positions of the model; answers end there. ``None``: no limit."""
         return None
 
     def make_cache(self, model: torch.nn.Module, batch: Batch, max_new_tokens: int) -> Any:
@@ -300,7 +300,7 @@ class ModelAdapter(ABC):
         return None
 
     def vision(self, model: torch.nn.Module, batch: Batch) -> Any:
-        """Run the vision tower; the result goes to ``prefill``. Text models see nothing."""
+        """Run the vision tower; the result goes to ``prefill``. Text models have none."""
         return None
 
     def encode(self, model: torch.nn.Module, batch: Batch) -> Any:
@@ -312,17 +312,17 @@ class ModelAdapter(ABC):
         return contextlib.nullcontext()
 
     def decode_shape(self, batch: Batch, max_new_tokens: int) -> tuple[int, ...]:
-        """Return what two batches share when a step compiled or captured for one serves the other."""
+        """Return a key that is equal for batches that can share a compiled or captured step."""
         return (len(batch.sample_ids), batch.prompt_tokens + max_new_tokens)
 
     def compile_decode(self, model: torch.nn.Module) -> None:
-        """Compile the decode step (``model.compile=true``), before the warm-up; refused unless overridden."""
+        """Compile the decode step (``model.compile=true``), before the warm-up; raises unless overridden."""
         raise ConfigError(
             f"adapter {self.name} cannot be compiled", hint="use model.compile=false", key="model.compile"
         )
 
     def graph_decode(self, model: torch.nn.Module, device: str) -> None:
-        """Capture the decode step as a CUDA graph (``model.cuda_graphs=true``) in the warm-up; refused unless overridden."""
+        """Capture the decode step as a CUDA graph (``model.cuda_graphs=true``) in the warm-up; raises unless overridden."""
         raise ConfigError(
             f"adapter {self.name} cannot be captured as CUDA graphs",
             hint="use model.cuda_graphs=false",
@@ -338,7 +338,7 @@ class ModelAdapter(ABC):
         stop_ids: Sequence[int],
         no_repeat_ngram_size: int,
     ) -> list[list[int]] | None:
-        """Return the first ``count`` greedy tokens by the model's own generation, to check the engine's by.
+        """Return the first ``count`` greedy tokens by the model's own generation, to check the engine.
 
         ``None``: the model has no generation of its own.
         """
@@ -360,15 +360,15 @@ class ModelAdapter(ABC):
         return None if tokens is None else Reference(tokens)
 
     def notes(self) -> Sequence[str]:
-        """Say what was changed in addition to what was asked for, for the summary; nothing unless a subclass changes something."""
+        """Return notes for the summary on changes beyond the configuration; empty by default."""
         return []
 
     def why_not_split(self, ranks: int) -> str | None:
-        """Say why the model cannot be split over so many ranks; ``None``: ``build`` makes this rank's part in a group of them."""
+        """Return why the model cannot be split over so many ranks; ``None``: ``build`` makes this rank's part in a group of them."""
         return f"adapter {self.name} does not split its model over ranks"
 
     def tiling(self) -> Tiling | None:
-        """Say how pages are cut into tiles; ``None``: the model knows no tiles."""
+        """Return how pages are split into tiles; ``None``: the model has no tiles."""
         return None
 
     def image_tokens(self, grid: tuple[int, int] | None) -> int:
@@ -383,5 +383,5 @@ class ModelAdapter(ABC):
         return None
 
     def quantization_config(self) -> Mapping[str, Any] | None:
-        """Return how the checkpoint's weights are quantised, as ``config.json`` says it; ``None``: they are not."""
+        """Return how the checkpoint's weights are quantised, as in ``config.json``; ``None``: they are not."""
         return None

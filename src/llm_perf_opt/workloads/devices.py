@@ -1,4 +1,4 @@
-"""Data types and devices: what ``auto`` means here, and whether this machine can do what was asked."""
+"""Data types and devices: resolution of ``auto``, and checks that this machine supports the request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 _PROBE_TIMEOUT_S = 120.0
-# The operations a transformer spends its time in; a machine without the instructions dies in the first of them.
+# The operations a transformer spends its time in; a machine without the instructions crashes in the first of them.
 _PROBE = """
 import torch
 kind = getattr(torch, {dtype!r})
@@ -34,7 +34,7 @@ print(float((a @ a)[0, 0]))
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedDevice:
-    """The device of a run, as torch has it."""
+    """The device of a run, as confirmed by torch."""
 
     name: str
     note: str | None = None
@@ -42,9 +42,9 @@ class ConfirmedDevice:
 
 
 def confirm_device(wanted: str, expected: str) -> ConfirmedDevice:
-    """Ask torch for ``run.device``: what ``auto`` takes is what torch offers, and an explicit device must be among it.
+    """Confirm ``run.device`` with torch: ``auto`` selects what torch offers, and an explicit device must be available.
 
-    ``expected`` is what the machine's files said (``config.devices.resolve_device``). Where torch has nothing but the CPU,
+    ``expected`` is the result of file-based detection (``config.devices.resolve_device``). Where torch has nothing but the CPU,
     it is not asked.
     """
     if wanted == "cpu" or not may_have_accelerator():
@@ -69,7 +69,7 @@ def confirm_device(wanted: str, expected: str) -> ConfirmedDevice:
 
 
 def resolve_dtype(wanted: Dtype, device: str) -> torch.dtype:
-    """Settle ``model.dtype`` for a device; refuse what would crash the process."""
+    """Resolve ``model.dtype`` for a device; reject types that would crash the process."""
     import torch
 
     if wanted is Dtype.auto:
@@ -97,7 +97,7 @@ def resolve_dtype(wanted: Dtype, device: str) -> torch.dtype:
 
 
 def _automatic(device: str) -> torch.dtype:
-    """The smallest of bfloat16 and float16 that an accelerator computes itself, bfloat16 first; float32 on a CPU."""
+    """The smallest of bfloat16 and float16 with native support, bfloat16 first; float32 on a CPU."""
     import torch
 
     if device == "meta":
@@ -113,7 +113,7 @@ def cpu_problem(dtype: str) -> str | None:
     """Try ``dtype`` on the CPU in a child process; return what went wrong, or ``None``.
 
     Some virtual machines announce matrix instructions and then trap them: the process dies of SIGILL, which
-    no exception handler sees. So somebody else has to try first.
+    no exception handler sees. So a child process tries first.
     """
     from llm_perf_opt.process.launch import run_probe
 
@@ -130,7 +130,7 @@ def cpu_problem(dtype: str) -> str | None:
 
 
 def missing_compiler(device: str) -> str | None:
-    """Return the compiler that torch.compile calls for a device and that is not installed; ``None``: it is there.
+    """Return the compiler that torch.compile calls for a device and that is not installed; ``None``: it is installed.
 
     Code for the CPU is C++; launchers of Triton kernels are C.
     """
@@ -141,7 +141,7 @@ def missing_compiler(device: str) -> str | None:
     return None if any(find_program(name) for name in names) else names[0]
 
 
-# What an allocator says when memory runs out, as numbers; accelerators and the host have words of their own.
+# Out-of-memory messages of allocators as numbers; accelerators and the host have different formats.
 
 
 _UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -176,7 +176,7 @@ _OUT_OF_MEMORY_TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What an allocator said; ``None``: it did not."""
+    """Values of an allocator's message; ``None``: not in the message."""
 
     tried_bytes: float | None = None
     total_bytes: float | None = None
@@ -204,7 +204,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def shortage(error: BaseException, host_free_bytes: int | None = None) -> Shortage:
-    """Read an allocator's message; the host's own does not say what was free, so that is handed in."""
+    """Read an allocator's message; the host's message lacks the free memory, so it is passed in."""
     text = str(error)
     found = {
         "tried_bytes": _amount(_TRIED, text),

@@ -1,6 +1,6 @@
-"""The measured sequence: data set, model, answers as they come, timings. Every caller measures through here.
+"""The measurement: data set, model, answers, timings. Used by every caller that measures.
 
-It stands above engine, data sets and outputs because it joins them; none of them knows it.
+It is above engine, data sets and outputs because it combines them; none of them imports it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EngineRun:
 
 @dataclass(slots=True)
 class Measurement:
-    """What measuring a workload gave, and where it was written."""
+    """Result of measuring a workload, and its files."""
 
     run: EngineRun | None
     """``None``: every sample had its prediction already."""
@@ -64,11 +64,11 @@ class Measurement:
         return self.run
 
     def inputs(self) -> dict[str, Any]:
-        """Return what ``inputs.yaml`` says of the samples."""
+        """Return the samples for ``inputs.yaml``."""
         return inputs_document(self.samples, self.problems)
 
     def release(self, folder: Path) -> None:
-        """Give the model's memory back and write down what came of it; stages after this one load the model again."""
+        """Release the model's memory and record the result; later stages load the model again."""
         if self.run is None:
             return
         release = self.run.engine.release()
@@ -80,7 +80,7 @@ class Measurement:
             LOGGER.warning("%s", self.not_released)
 
     def stage_result(self, *further: Path) -> StageResult:
-        """Return the result of a stage that measured: degraded when the data set or the memory gave cause for remarks."""
+        """Return the result of a stage that measured: degraded if there are remarks on the data set or the memory."""
         files = [*self.files, *further]
         result = StageResult("ok", artifacts=files, inputs=self.inputs())
         if self.problems:
@@ -117,7 +117,7 @@ def measure(
 
     With ``resume``, samples that have a prediction of an interrupted run are not run again; ``around`` is entered with the
     engine before warm-up and left after the last pass. With ``verify``, the first tokens are checked once everything is
-    measured; a program that a profiler watches leaves that to its parent.
+    measured; under a profiler this is left to the parent process.
     """
     dataset = load_dataset(workload.dataset)
     samples = list(dataset.samples())
@@ -147,7 +147,7 @@ def run_engine(
     writer: OutputWriter | None = None,
     around: Around | None = None,
 ) -> EngineRun:
-    """Build the model, warm up and measure; ``writer`` gets every answer as soon as it is there."""
+    """Build the model, warm up and measure; ``writer`` gets every answer immediately."""
     engine = build_engine(workload, progress)
     watching = around(engine) if around is not None else contextlib.nullcontext()
     if writer is None:
@@ -160,14 +160,14 @@ def run_engine(
         with watching:
             result = run_workload(workload, samples, on_result=writer, progress=progress, engine=engine)
     except KeyboardInterrupt:
-        # What is there so far is worth looking at; the predictions themselves are on disk already.
+        # Show the partial results; the predictions are already on disk.
         writer.finish(["Interrupted: these are the predictions made before."])
         raise
     return EngineRun(engine, result)
 
 
 def check_tokens(run: EngineRun, workload: WorkloadConfig, progress: Progress) -> None:
-    """Compare the first batch's first tokens with ``generate()``, unless switched off; the result says what came of it."""
+    """Compare the first batch's first tokens with ``generate()``, unless switched off; the outcome is in the result."""
     found = SWITCHED_OFF
     if workload.infer.verify_tokens:
         first = run.result.samples[: len(run.result.batches[0].ids)]
@@ -183,7 +183,7 @@ def check_tokens(run: EngineRun, workload: WorkloadConfig, progress: Progress) -
 
 
 def remarks(problems: Sequence[str]) -> str:
-    """Say in one sentence what was left out: how many, and the first of them by name."""
+    """Describe in one sentence what was left out: how many, and the first of them by name."""
     more = f"; and {len(problems) - _NAMED_REMARKS} more" if len(problems) > _NAMED_REMARKS else ""
     return f"{len(problems)} remarks about the data set: {'; '.join(problems[:_NAMED_REMARKS])}{more}"
 

@@ -1,7 +1,7 @@
 """Whether a model fits into memory, determined before it is loaded: from its configuration, without torch.
 
 Weights, key-value cache and activations are estimated from the closed form of the architecture; an architecture
-without one is not judged here, and the engine explains it when memory runs out.
+without one is not estimated, and the engine explains it when memory runs out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MemoryNeed:
 
 
 def memory_problems(config: AppConfig, stage: str) -> list[Problem]:
-    """Return what stands against loading the model: a package it needs, weights that do not fit, or a rest that hardly will."""
+    """Return problems of loading the model: a missing package, weights that do not fit, or a tight remainder."""
     if config.workload_command.command is not None:
         return []
     if (unloadable := loading_problem(config.model)) is not None:
@@ -121,19 +121,19 @@ def _cached_bytes(model: ModelConfig, element_bytes: int) -> int:
 
 
 def _is_smaller_as_stored(config: AppConfig) -> bool:
-    """Whether the weights take less than their data type says: quantised ones are not judged here."""
+    """Whether the stored weights are smaller than their data type: quantised ones are not estimated."""
     if checkpoint_quantisation(config.model) is None:
         return False
     return reason_not_quantised(config.model, config.resolved_device, measured=True) is None
 
 
 def available_bytes(device: str) -> int | None:
-    """Return the memory a model can have: what the host has free, or all of a GPU; ``None``: not known."""
+    """Return the memory available to a model: free host memory, or all of a GPU; ``None``: not known."""
     return _host_bytes() if device == "cpu" else _accelerator_bytes(device)
 
 
 def _fixes(config: AppConfig, chosen: Dtype, available: int, stage: str) -> str:
-    """Say what would fit, the smallest change first."""
+    """Describe what would fit, the smallest change first."""
     found = []
     for dtype in (Dtype.bfloat16, Dtype.float16):
         smaller = memory_need(config, dtype)
@@ -167,7 +167,7 @@ def _decoder(model: ModelConfig) -> Decoder | None:
 
 
 def _document(model: ModelConfig) -> dict[str, Any]:
-    """Return the language model's configuration as far as it is written down."""
+    """Return the language model's configuration as far as it is recorded."""
     document: dict[str, Any] = {}
     if model.path is not None and Path(model.path).expanduser().is_dir():
         document = loading.read_json(Path(model.path).expanduser() / "config.json")
@@ -181,7 +181,7 @@ def _document(model: ModelConfig) -> dict[str, Any]:
 
 
 def _host_bytes() -> int | None:
-    """Return what the kernel calls available, and no more than the container may still take."""
+    """Return the kernel's available memory, limited by the container."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -199,7 +199,7 @@ def _host_bytes() -> int | None:
 
 
 def _accelerator_bytes(device: str) -> int | None:
-    """Return all memory of an accelerator: only a process that uses it can ask what is free."""
+    """Return all memory of an accelerator: free memory is known only to a process that uses it."""
     kind, _, index = device.partition(":")
     if kind == "mps":
         return _host_bytes()  # one memory for both
@@ -210,7 +210,7 @@ def _accelerator_bytes(device: str) -> int | None:
 
 
 def _cuda_bytes(index: int) -> int | None:
-    """Ask the driver."""
+    """Query the driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,7 +1,7 @@
-"""The ranks of one run as a group that talks: entered before the model is built, left at the first failure.
+"""The ranks of one run as a process group: entered before the model is built, left at the first failure.
 
-A rank that fails must not go on to the next collective, which the others would take for the one they wait in. It leaves
-instead; their connections break, and each says so.
+A rank that fails must not enter the next collective, which the others would confuse with their current one. It leaves
+instead; their connections break, and each reports it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _STORE_S = 60.0
 
 
 def enter_group(rank: Rank, device: str, timeout_s: float, *, name: str | None = None) -> None:
-    """Meet the other ranks; no rank waits longer than ``timeout_s`` for another, here or later.
+    """Join the group of ranks; no rank waits longer than ``timeout_s`` for another, here or later.
 
     ``name``: of a further group, of programs that the ranks have started next to themselves. They meet where the ranks met,
     which is still open, under a name that no other group has.
     """
     if device == "cpu":
-        # transformers splits over whatever accelerator torch sees, and this run was configured not to use one.
+        # transformers splits over any accelerator that torch finds, but this run was configured not to use one.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
     import torch.distributed as dist
@@ -74,7 +74,7 @@ def _meeting_place(name: str, timeout: timedelta) -> Any:
 
 
 def in_group() -> bool:
-    """Whether this process is in a group of several ranks now."""
+    """Whether this process is currently in a group of several ranks."""
     dist = _distributed()
     return dist is not None and bool(dist.is_initialized()) and int(dist.get_world_size()) > 1
 
@@ -88,7 +88,7 @@ def group_size() -> int:
 def agreed(value: T) -> T:
     """Return rank 0's value on every rank; outside of a group, the value itself.
 
-    Whatever follows from a clock must be agreed on: two ranks that measure differently many passes wait for ever.
+    Decisions based on a clock must be agreed on: ranks with different numbers of passes would wait forever.
     """
     if not in_group():
         return value
@@ -140,7 +140,7 @@ def require_equal_settings(rank: Rank, settings: Mapping[str, str]) -> None:
 
 
 def wait_for_all_ranks(name: str, *, check: Callable[[], None]) -> None:
-    """Wait until every rank of the group has come here, however long one of them takes; outside of a group, not at all.
+    """Wait until every rank of the group has reached this point, however long it takes; no effect outside of a group.
 
     No collective is under way meanwhile: that would break at the group's limit of waiting. ``check`` is called again and
     again, and may raise. ``name``: of the meeting; a group meets once under each.
@@ -161,12 +161,12 @@ def wait_for_all_ranks(name: str, *, check: Callable[[], None]) -> None:
 
 
 def leave_group() -> None:
-    """Close the connections to the other ranks; whoever waits for this one is determined by a broken connection."""
+    """Close the connections to the other ranks; ranks that wait for this one get a connection error."""
     if not in_group():
         return
     import torch.distributed as dist
 
-    # A group whose connections are broken already cannot be left in an orderly way, and need not be.
+    # A group with broken connections cannot, and need not, be left in an orderly way.
     with contextlib.suppress(RuntimeError):
         dist.destroy_process_group()
 
@@ -189,7 +189,7 @@ _KEY = "run.affinity"
 
 
 def processors(text: str) -> set[int]:
-    """Read a list of processors as Linux writes it: ``0-3,8``."""
+    """Parse a Linux CPU list: ``0-3,8``."""
     found: set[int] = set()
     for part in text.split(","):
         first, sign, last = part.strip().partition("-")
@@ -214,7 +214,7 @@ def apply_process_settings(run: RunConfig) -> None:
     if run.interop_threads is not None:
         import torch
 
-        # Torch takes the number once per process; the same one again is no change.
+        # Torch accepts the number once per process; the same value again is not a change.
         if torch.get_num_interop_threads() != run.interop_threads:
             with contextlib.suppress(RuntimeError):
                 torch.set_num_interop_threads(run.interop_threads)

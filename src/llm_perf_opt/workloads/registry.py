@@ -41,7 +41,7 @@ def dataset_class(name: str) -> type[Dataset]:
 
 
 def _find_class(name: str, group: str, key: str, base: ABCMeta) -> ABCMeta:
-    """Resolve a name to a class that derives from ``base`` and has all it must; the error says what it lacks."""
+    """Resolve a name to a class that derives from ``base`` and is complete; the error names what is missing."""
     found = _import_dotted(name, key) if ":" in name else _load_entry_point(name, group, key)
     if not (isinstance(found, ABCMeta) and issubclass(found, base)):
         raise ConfigError(

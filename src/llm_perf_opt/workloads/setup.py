@@ -31,7 +31,7 @@ def workload_config(
 ) -> WorkloadConfig:
     """Return the workload of a run; ``run.mode=light`` means one repeat of one sample.
 
-    ``repeats`` or ``run.repeats`` means exactly so many; without either, as many as the times need.
+    ``repeats`` or ``run.repeats`` is an exact number; without either, repeats continue until times are narrow.
     """
     dataset, passes = config.dataset, config.run.repeats if repeats is None else repeats
     if config.run.mode.value == "light":
@@ -53,9 +53,9 @@ def workload_config(
 
 
 def resolve_adapters(config: AppConfig, *, here: bool = True) -> AppConfig:
-    """Put the adapter that fits the checkpoint in place of ``model.adapter=auto``, and its data in that of the data set's.
+    """Replace ``model.adapter=auto`` by the adapter of the checkpoint, and likewise for the data set.
 
-    :class:`ConfigError` says why a checkpoint fits none; nothing of the model is read but its ``config.json``. A run for
+    :class:`ConfigError` has the reason if none fits; only ``config.json`` of the model is read. A run for
     another machine (not ``here``) is left as it is where the checkpoint is only there.
     """
     model, dataset = config.model, config.dataset
@@ -71,7 +71,7 @@ def resolve_adapters(config: AppConfig, *, here: bool = True) -> AppConfig:
 
 
 def _model_document(model: ModelConfig) -> dict[str, Any]:
-    """Return what is written down of the model: its configuration file, and ``model.arch`` over it."""
+    """Return the model's configuration file, updated by ``model.arch``."""
     document: dict[str, Any] = {}
     if model.path is not None:
         document = (
@@ -91,7 +91,7 @@ def _model_document(model: ModelConfig) -> dict[str, Any]:
 
 
 def check_model_type(model: ModelConfig) -> None:
-    """Refuse a model that the chosen adapter cannot run, judged by its configuration alone."""
+    """Reject a model that the chosen adapter cannot run, based on its configuration alone."""
     if model.adapter not in HF_ADAPTERS or model.trust_remote_code:
         return
     found = model.path is None or Path(model.path).expanduser().is_dir() or is_hub_id(model.path)
@@ -102,7 +102,7 @@ def check_model_type(model: ModelConfig) -> None:
 
 
 def planned_passes(workload: WorkloadConfig) -> str:
-    """Say how often a workload will be measured."""
+    """Describe how often a workload will be measured."""
     if workload.until is None:
         return f"{workload.repeats} measured pass(es)"
     return (
@@ -124,7 +124,7 @@ def _check_compiler(config: AppConfig) -> None:
 
 
 def check_inputs(config: AppConfig) -> None:
-    """Look for a compiler and the data set's files before any work starts; raise the error the run would meet."""
+    """Look for a compiler and the data set's files before any work starts; raise the error that the run would raise."""
     from llm_perf_opt.workloads.registry import dataset_class
 
     _check_compiler(config)

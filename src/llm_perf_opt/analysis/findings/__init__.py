@@ -1,4 +1,4 @@
-"""Findings: small rules, each in its own file, that speak only when they have evidence.
+"""Findings: small rules, each in its own file, that report only what they have evidence for.
 
 A rule takes the summary (timings, budget, kernels, operators, static model, verdicts) and returns findings, or
 an empty list when the data does not show the problem or is not there. Gains are upper bounds per sample.

@@ -1,7 +1,7 @@
 """Attention as separate kernels: scores are written to memory, scaled, masked and normalised by themselves.
 
 A softmax of attention runs once per layer, between two batched matrix products. The softmax that chooses a token
-runs once per step, that of a router is small: neither reaches the share of time and the company asked for here.
+runs once per step, that of a router is small: neither reaches the share of time or has the neighbouring kernels required here.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class _Phase:
 
 
 def find_eager_attention(summary: Summary) -> list[Finding]:
-    """Report the kernels that attention without a fused kernel needs: by their order where a timeline tells it."""
+    """Report the kernels that attention without a fused kernel needs: by their order where a timeline is available."""
     pieces = summary.metrics.get("attention_pieces_s")
     return _by_names(summary) if pieces is None else _by_order(summary, pieces)
 
 
 def _by_order(summary: Summary, pieces: float) -> list[Finding]:
-    """What runs between the two products of attention, each time it runs."""
+    """Find what runs between the two products of attention, in launch order."""
     total = kernel_seconds(summary, lambda k: True)
     if not total or pieces / total < _ENOUGH:
         return []
@@ -102,7 +102,9 @@ def _by_order(summary: Summary, pieces: float) -> list[Finding]:
 
 
 def _by_names(summary: Summary) -> list[Finding]:
-    """Without an order: softmax kernels by their company, and what scales and masks around them by number and size."""
+    """Without launch order: identify softmax kernels by the kernels around them, and scaling and masking by count and
+    size.
+    """
     phases = _phases(summary)
     if not phases:
         return []
@@ -135,7 +137,7 @@ def _by_names(summary: Summary) -> list[Finding]:
 
 
 def claimed(summary: Summary) -> list[Kernel]:
-    """Return the kernels whose time this finding has; none where it does not speak."""
+    """Return the kernels whose time this finding claims; empty if it does not apply."""
     return [kernel for one in _phases(summary) for kernel in (*one.softmax, *one.around)]
 
 
@@ -180,7 +182,7 @@ def _batched(summary: Summary, phase: str | None) -> int:
 
 
 def _is_around(kernel: Kernel, softmax: Sequence[Kernel]) -> bool:
-    """Return whether a kernel scales or masks scores: as often as a softmax (or twice, thrice), and of its size."""
+    """Return whether a kernel scales or masks scores: it runs one to three times per softmax and has its size."""
     mean = mean_launch_s(kernel)
     if mean is None or kernel.launches is None or not _SCALE_OR_MASK.search(kernel.name):
         return False
@@ -217,7 +219,7 @@ def _advice(math: bool) -> str:
     )
 
 
-# FlashAttention 2 on devices for which newer makes were written.
+# FlashAttention 2 on devices for which newer implementations exist.
 
 
 _OLD_FLASH_ATTENTION_ENOUGH = 0.05
@@ -230,7 +232,7 @@ _BACKWARD = re.compile(r"_bwd|bwd_", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Devices of one kind, and what is published about attention on them."""
+    """Devices of one kind, and the published attention results for them."""
 
     generation: str
     devices: re.Pattern[str]
@@ -248,7 +250,7 @@ def generations() -> tuple[Generation, ...]:
 
 
 def find_old_flash_attention(summary: Summary) -> list[Finding]:
-    """Report long launches of FlashAttention 2 on a device that has newer makes."""
+    """Report long launches of FlashAttention 2 on a device that has newer implementations."""
     generation = _generation(summary)
     total = kernel_seconds(summary, lambda k: True)
     rows = [kernel for kernel in summary.kernels if is_old(kernel)]
@@ -283,7 +285,7 @@ def is_old(kernel: Kernel) -> bool:
 
 
 def _bound(generation: Generation, rows: Iterable[Kernel], total: float) -> tuple[float | None, str]:
-    """Return the most that the published ratios save, and how."""
+    """Return the most that can be saved according to the published ratios, and the derivation."""
     forward = seconds_of(k for k in rows if not _BACKWARD.search(k.name))
     backward = seconds_of(k for k in rows if _BACKWARD.search(k.name))
     of = f"of {units.seconds(total)} kernel time"

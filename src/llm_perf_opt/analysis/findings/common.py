@@ -1,4 +1,4 @@
-"""What several rules need: time of a phase, time of kernels, where a number came from."""
+"""Helpers shared by several rules: time of a phase, time of kernels, source of a number."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _FILES_NAMED = 2
 
 # What rules about kernels share: how long a launch lasts, and kernels as evidence.
 #
-# No kernel's time is claimed twice. The order, first come first served:
+# Each kernel's time is claimed by at most one finding, in this order:
 #
 # 1. ``eager-attention``: softmax, and the scaling and masking of scores around it;
 # 2. ``full-precision-kernels``: matrix products in float32 or TF32 by their name;
@@ -114,8 +114,8 @@ _FILES_NAMED = 2
 # 7. ``unfused-elementwise``: element-wise, norm and reduction kernels that are left;
 # 8. ``dominant-kernels``: the largest family of a busy device, where nothing above is worth a twentieth of the time.
 #
-# ``copy-kernels`` has the families of copies, which none of these touches. ``underfilled-grids`` speaks of the same
-# kernels from another side (how full the device is, by counters) and is not added to them.
+# ``copy-kernels`` covers the copy families, which none of these claims. ``underfilled-grids`` reports the same
+# kernels from another angle (device occupancy, from counters) and is not added to them.
 
 
 _NAMED = 3
@@ -157,7 +157,7 @@ def _with_launches(kernel: Kernel) -> str:
     return f"{kernel.short_name}: {units.count(kernel.launches)} {plural}, {units.seconds(mean)} each"
 
 
-# A target in words; apart from the rest, because pages need it and nothing of the tables.
+# A target as text; kept separate because pages need it without the tables.
 
 
 def describe_target(target: KernelTarget) -> str:

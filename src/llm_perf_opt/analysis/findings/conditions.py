@@ -45,7 +45,7 @@ def find_noise(summary: Summary) -> list[Finding]:
 
 
 def _repeated(summary: Summary) -> list[tuple[str, Stat | None]]:
-    """Spread over repeats only: samples of different size differ for good reasons."""
+    """Return the spread over repeats only: samples of different sizes are expected to differ."""
     spreads = summary.repeat_spread
     return list(spreads.items())
 
@@ -116,7 +116,7 @@ def _profiler(summary: Summary) -> list[Finding]:
     ]
 
 
-# A device that was held back: heat, a power limit, a container's share of the processor.
+# A throttled device: heat, a power limit, a container's share of the processor.
 
 
 _FEWEST_SAMPLES = 10
@@ -134,7 +134,7 @@ _ELSE = (
 
 
 def find_throttling(summary: Summary) -> list[Finding]:
-    """Report reasons that held for a share of the samples; says nothing where the device does not tell."""
+    """Report reasons that held for a share of the samples; reports nothing if the device does not expose them."""
     telemetry = summary.telemetry
     if telemetry is None or not telemetry.throttled_ratio or telemetry.samples < _FEWEST_SAMPLES:
         return []
@@ -195,8 +195,8 @@ def _hertz(value: float) -> str:
 
 # Where a processor spends its time apart from matrix work: a cache that grows by copying, memory movement, dispatch.
 #
-# The advice of these rules was tried on the default workload (docs/decisions/0010-advice-on-a-cpu.md): what made the whole answer
-# slower there is not advised.
+# The advice of these rules was tested on the default workload (docs/decisions/0010-advice-on-a-cpu.md); changes that made
+# the whole answer slower there are not recommended.
 
 
 _Rule = Callable[[Summary, str, CpuWork, CpuPart], Finding]
@@ -316,7 +316,7 @@ _RULES: dict[CpuPartName, _Rule] = {
 
 
 def _bandwidth(summary: Summary, part: CpuPart) -> list[str]:
-    """How fast the cache is copied, where its size is known: read once, written once per step."""
+    """Return the bandwidth of copying the cache where its size is known: one read and one write per step."""
     phase = summary.static.phases.get(DECODE) if summary.static is not None else None
     whole, step = summary.timings.decode_s, summary.timings.tpot_s
     if (

@@ -1,7 +1,7 @@
-"""Time in which a device does not compute, by what it waits for: every loss above a stated share, whatever the rest does.
+"""Time in which a device does not compute, by cause: every loss above a stated share is reported.
 
-A loss is a part of a phase's budget that is not ``compute``. Its finding says who owns the time, and the advice follows
-the owner. Where phases are known, time outside all of them is a loss of the whole capture.
+A loss is a part of a phase's budget that is not ``compute``. Its finding names the owner of the time, and the advice
+follows the owner. Where phases are known, time outside all of them is a loss of the whole capture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llm_perf_opt.core.phases import DECODE, PHASES, WHOLE
 from llm_perf_opt.summary import Budget, Finding, Summary
 from llm_perf_opt.summary.devices import IdleOwner
 
-# What to call a loss, and what to do about it: the advice follows the owner of the time.
+# Titles of losses, and advice: the advice follows the owner of the time.
 
 
 Loss = Literal[
@@ -84,7 +84,7 @@ def title_for(loss: Loss, owner: IdleOwner | None, phase: str) -> str:
 
 
 def advice_for(loss: Loss, owner: IdleOwner | None, hardware: str) -> str:
-    """Return what to do about a loss, by who owns the time."""
+    """Return the advice for a loss, by the owner of the time."""
     if loss == "launch-bound" and hardware == "cpu":
         return (
             "Compile the decode step (model.compile=true with model.cache=static) so that small operators are fused; raise "
@@ -103,7 +103,7 @@ def advice_for(loss: Loss, owner: IdleOwner | None, hardware: str) -> str:
     return _ADVICE[loss]
 
 
-# Costs that occur once: no gain in the steady state.
+# One-off costs: no gain in the steady state.
 
 
 _MOSTLY_ONCE = 0.5
@@ -156,7 +156,7 @@ def _first_launch_evidence(summary: Summary) -> list[str]:
 
 
 def find_launch_bound(summary: Summary) -> list[Finding]:
-    """Report phases judged launch-bound without a timeline, which has its own losses; the whole run when no phase was."""
+    """Report launch-bound phases without a timeline (timelines have their own losses); the whole run if no phase was classified."""
     if summary.hardware.kind == "cpu":
         return []
     phases = [p for p in PHASES if _is_launch(summary, p)] or [p for p in (WHOLE,) if _is_launch(summary, p)]
@@ -221,7 +221,7 @@ def _gain(summary: Summary, phase: str, seconds: float | None) -> tuple[float | 
 
 
 def _waiting_share(summary: Summary, phase: str) -> float | None:
-    """Take what the device's own activity leaves over."""
+    """Return the remainder of the device's own activity."""
     if phase in summary.budget:
         return sum(part_share(summary, phase, name) or 0.0 for name in ("launch", "host"))
     use = summary.utilisation.get(phase)
@@ -244,7 +244,7 @@ def find_host_syncs(summary: Summary) -> list[Finding]:
 
 
 def _by_operators(summary: Summary) -> list[Finding]:
-    """Without a timeline, counts per step are evidence of the habit, not of its cost."""
+    """Report counts per step without a timeline: they show that synchronisation happens, not its cost."""
     evidence = _operator_evidence(summary, "decode")
     if not evidence or summary.hardware.kind == "cpu":
         return []
@@ -322,7 +322,7 @@ def find_losses(summary: Summary) -> list[Finding]:
     if whole is None:
         return found
     if not phases:
-        # What is left of a capture that is mostly start-up is not the steady state either.
+        # If most of a capture is start-up, the remainder is not the steady state either.
         mostly_once = (part_share(summary, WHOLE, "one-off") or 0.0) >= _MOSTLY_ONCE
         return [] if mostly_once else _of_phase(summary, WHOLE)
     return found + _between_phases(summary, whole, [summary.budget[phase] for phase in phases])
@@ -346,7 +346,9 @@ def _of_phase(summary: Summary, phase: str) -> list[Finding]:
 
 
 def _between_phases(summary: Summary, whole: Budget, phases: list[Budget]) -> list[Finding]:
-    """Losses outside every phase. Phases may overlap, so this is only what is left when all of them are taken off."""
+    """Return losses outside every phase. Phases may overlap, so this is only the remainder after subtracting all of
+    them.
+    """
     if any(budget.profiled_span_s is not None for budget in phases):
         return []  # the phases are per sample without the profiler, the whole is not
     found = []
@@ -393,7 +395,7 @@ def _findings(summary: Summary, phase: str, part: _Part, seconds: float, budget:
 def _communication(
     summary: Summary, phase: str, part: _Part, seconds: float, budget: Budget
 ) -> list[Finding]:
-    """Split exposed communication into waiting for a rank that comes late, and moving data."""
+    """Split exposed communication into waiting for a late rank, and moving data."""
     talk = summary.communication
     exposed = whole = seconds * part.share
     found = []
@@ -449,7 +451,7 @@ _SMALL_BYTES = 1e6
 
 
 def _many_small(summary: Summary) -> str | None:
-    """Advice for thousands of small collectives: there are too many, not too large ones."""
+    """Return advice for thousands of small collectives: the problem is their number, not their size."""
     talk = summary.communication
     rows = talk.collectives if talk is not None else []
     calls = sum(one.count for one in rows)
@@ -559,7 +561,7 @@ _LEAST_SINGLE_S = 1e-3
 
 
 def _single_gap(summary: Summary, phase: str, part: _Part) -> float | None:
-    """Return the length of the one gap that holds most of a loss: what happened once is no habit of the program."""
+    """Return the length of the one gap that holds most of a loss; a single event is not a recurring cost."""
     gaps = [gap.seconds for gap in summary.idle_gaps if phase in (WHOLE, gap.phase)]
     longest = max(gaps, default=0.0)
     if longest < _LEAST_SINGLE_S or not _MOST_IN_ONE * part.captured_s <= longest <= 1.05 * part.captured_s:
@@ -568,7 +570,7 @@ def _single_gap(summary: Summary, phase: str, part: _Part) -> float | None:
 
 
 def _gap_evidence(summary: Summary, phase: str, part: _Part) -> list[str]:
-    """The longest gaps that belong to this owner."""
+    """Return the longest gaps with this owner."""
     if part.owner is None:
         return []
     mine = [
@@ -585,7 +587,7 @@ def _gap_evidence(summary: Summary, phase: str, part: _Part) -> list[str]:
 
 
 def _count_evidence(summary: Summary, loss: Loss, phase: str) -> list[str]:
-    """What was counted per token says how the time comes about."""
+    """Return counts per token that explain the time."""
     launches = summary.metrics.get("launches_per_token")
     if loss == "launch-bound" and phase == DECODE and launches is not None:
         return [f"{units.number(launches)} kernel launches per generated token"]

@@ -32,7 +32,7 @@ _ENOUGH_KERNELS = 0.1
 
 
 def find_copies_and_casts(summary: Summary) -> list[Finding]:
-    """Report copy and cast kernels; copies that the copy engine makes are a loss of the timeline."""
+    """Report copy and cast kernels; copies by the copy engine are reported as a timeline loss."""
     total = kernel_seconds(summary, lambda k: True)
     moved = kernel_seconds(summary, lambda k: k.family in _FAMILIES) - _claimed(summary)
     if not total or moved / total < _ENOUGH_KERNELS:
@@ -57,7 +57,7 @@ def find_copies_and_casts(summary: Summary) -> list[Finding]:
 
 
 def _claimed(summary: Summary) -> float:
-    """Copies inside attention in pieces and inside chains go with those."""
+    """Return copies inside unfused attention and inside chains; those findings claim them."""
     return sum(
         summary.metrics.get(name) or 0.0 for name in ("attention_pieces_copy_s", "kernel_chain_copy_s")
     )
@@ -140,7 +140,7 @@ def _stray_kernels(summary: Summary) -> list[Finding]:
 
 
 def _saved_share(summary: Summary) -> tuple[float | None, str]:
-    """Most of these kernels' time that half precision can save, by the peaks; ``None`` where they are not known."""
+    """Return the largest share of these kernels' time that half precision can save, by the peaks; ``None`` if unknown."""
     peaks = summary.hardware.peak_flops_per_s
     half = peaks.get("bfloat16") or peaks.get("float16")
     seconds, left, largest = 0.0, 0.0, 0.0
@@ -157,7 +157,9 @@ def _saved_share(summary: Summary) -> tuple[float | None, str]:
 
 
 def _precision_advice(summary: Summary) -> str:
-    """A program that has no other products runs in float32 as a whole; a few among others are one module's."""
+    """Return advice: a program without other products runs in float32 as a whole; a few such products come from one
+    module.
+    """
     products = kernel_seconds(summary, lambda kernel: kernel.family in ("gemm", "gemv", "conv"))
     if kernel_seconds(summary, _is_full_precision) >= 0.8 * products:
         return (
@@ -168,7 +170,7 @@ def _precision_advice(summary: Summary) -> str:
 
 
 def _is_full_precision(kernel: Kernel) -> bool:
-    """Return whether a kernel's name says that it multiplies in float32 or TF32."""
+    """Return whether the kernel name indicates a float32 or TF32 product."""
     return any(mark in kernel.name for mark in _F32_MARKS)
 
 
@@ -181,7 +183,7 @@ _COUNTED = 0.9
 
 
 def find_misaligned_gemm(summary: Summary) -> list[Finding]:
-    """Report CUTLASS products whose names say that they load one or two elements at a time."""
+    """Report CUTLASS products whose names indicate loads of one or two elements at a time."""
     total = kernel_seconds(summary, lambda k: True)
     rows = [kernel for kernel in summary.kernels if _narrowing(kernel) is not None]
     narrow = seconds_of(rows)
@@ -229,14 +231,14 @@ def _is_narrow(kernel: Kernel) -> bool:
 
 
 def _narrowing(kernel: Kernel) -> float | None:
-    """Return how many times as wide the loads of an aligned product would be; ``None`` for other kernels."""
+    """Return how much wider the loads of an aligned product would be; ``None`` for other kernels."""
     if kernel.family != "gemm" or _is_full_precision(kernel):
         return None
     return load_narrowing(kernel.name)
 
 
 def _above_measured(rows: Sequence[Kernel], narrow: float) -> float | None:
-    """Return their time above the best measured of their shapes; ``None`` where it is not known of nearly all."""
+    """Return their time above the best measured of their shapes; ``None`` unless it is known for nearly all of them."""
     targets = [kernel.target for kernel in rows if kernel.target is not None]
     if sum(target.calls * target.measured_s for target in targets) < _COUNTED * narrow:
         return None
@@ -246,7 +248,7 @@ def _above_measured(rows: Sequence[Kernel], narrow: float) -> float | None:
 
 
 def _at_aligned_rate(summary: Summary, narrow: float) -> float | None:
-    """Return what the products would save at the rate of the aligned ones next to them; ``None`` where shapes do not tell."""
+    """Return what the products would save at the rate of the aligned ones next to them; ``None`` if shapes are unknown."""
     flops, seconds, rate = (
         summary.metrics.get(name)
         for name in ("narrow_product_flops", "narrow_product_s", "wide_product_flops_per_s")
@@ -271,7 +273,7 @@ _NAMED = 3
 
 
 def find_far_from_measured(summary: Summary) -> list[Finding]:
-    """Report kernels far from the best measured, where their time above it is a good part of all kernel time.
+    """Report kernels far from the best measured, where their time above it is a large part of all kernel time.
 
     Kernels whose time another finding already claims for a cause it can name are left to it.
     """
@@ -421,7 +423,7 @@ def find_slow_kernels(summary: Summary) -> list[Finding]:
 
 
 def _claimed_names(summary: Summary) -> set[str]:
-    """Kernels whose time other findings claim for a cause that they can name."""
+    """Return kernels whose time other findings claim for a specific cause."""
     names = _far_from_measured_claimed(summary)
     if find_full_precision(summary):
         names |= {kernel.name for kernel in summary.kernels if _is_full_precision(kernel)}
@@ -493,7 +495,7 @@ def _sibling_term(one: _Shaped) -> str:
     return f"{units.seconds(one.work.total_s)} × (1 − {units.flops_per_s(one.rate)} ÷ {units.flops_per_s(one.best_sibling)})"
 
 
-# A device that is busy throughout, with nothing above to blame: which kernels hold the time, and what is known of their distance.
+# A device that is busy throughout without any finding above: which kernels hold the time, and their distance to limits.
 
 
 _DOMINANT_BUSY = 0.9
@@ -503,7 +505,7 @@ _NOTHING_ELSE = 0.05
 
 
 def find_dominant_kernels(summary: Summary, found: Sequence[Finding]) -> list[Finding]:
-    """Name the family that holds most of a busy device's time, where no other finding explains a good part of it."""
+    """Name the family that holds most of a busy device's time, if no other finding explains a large part of it."""
     total = kernel_seconds(summary, lambda k: True)
     busy = kernel_busy_share(summary, WHOLE)
     span = span_seconds(summary, WHOLE)
@@ -567,7 +569,9 @@ _FAMILY_TITLES = {
 
 
 def _reached(summary: Summary, rows: Sequence[Kernel]) -> str | None:
-    """Say how near the shapes of these kernels come to their limits, weighted by time; ``None`` where shapes are not known."""
+    """Describe how near the shapes of these kernels come to their limits, weighted by time; ``None`` if shapes are
+    unknown.
+    """
     limits = [
         (work.total_s, limit)
         for kernel in rows
@@ -674,7 +678,7 @@ _ENOUGH_SAVED = 0.08
 
 
 def find_unfused_elementwise(summary: Summary) -> list[Finding]:
-    """Report small or unfused kernels that a compiler could fuse: by their order where a timeline tells it."""
+    """Report small or unfused kernels that a compiler could fuse: by their order where a timeline is available."""
     saving = summary.metrics.get("kernel_chain_saving_s")
     return _by_names(summary) if saving is None else _by_order(summary, saving)
 
@@ -716,7 +720,7 @@ def _by_order(summary: Summary, saving: float) -> list[Finding]:
 
 
 def _by_names(summary: Summary) -> list[Finding]:
-    """Without an order: a fifth of the kernel time in small kernels, or in several for every product."""
+    """Without launch order: a fifth of the kernel time in small kernels, or several of them per product."""
     total = kernel_seconds(summary, lambda k: True)
     rows = _fusible(summary)
     seconds, launches = seconds_of(rows), launches_of(rows)
@@ -758,7 +762,7 @@ def _fusible(summary: Summary) -> list[Kernel]:
 
 
 def _in_pieces(summary: Summary, rows: Sequence[Kernel]) -> bool:
-    """Return whether several of these kernels run for every matrix product; without products nothing tells."""
+    """Return whether several of these kernels run for every matrix product; without products it cannot be determined."""
     products = _products(summary)
     return bool(products) and launches_of(rows) >= _UNFUSED_PER_PRODUCT * products
 

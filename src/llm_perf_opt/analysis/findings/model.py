@@ -1,4 +1,4 @@
-"""The part of the model that loses most against the hardware's limits."""
+"""The part of the model that is farthest above its hardware limits."""
 
 from __future__ import annotations
 
@@ -102,16 +102,16 @@ def _finding(summary: Summary, phase: str, group: _Group, steps: float) -> Findi
         gain_upper_s=gap,
         arithmetic=f"{units.seconds(measured)} − {units.seconds(floor)} = {units.seconds(gap)}",
         advice=f"Start with {group.path}: {_ways(summary, phase, group.path)}.",
-        # Tried on a processor, compiling the decode step closed a good part of such a gap, compiling an encoder little of it.
+        # Measured on a CPU: compiling the decode step closed much of such a gap, compiling an encoder little of it.
         confidence="low" if summary.hardware.kind == "cpu" and phase != "decode" else "medium",
     )
 
 
 def _ways(summary: Summary, phase: str, path: str) -> str:
-    """Say what may help this part of the model in this phase, by the setting that does it.
+    """Describe what may help this part of the model in this phase, by configuration key.
 
-    Half precision is no promise on a processor: small products get slower by it; and there is no better attention for it than
-    the one that is taken anyhow (docs/improve.md).
+    Half precision is not guaranteed to help on a CPU: small products become slower. There is no better attention
+    implementation for a CPU than the default (docs/improve.md).
     """
     within = path.rpartition(".")[2]
     found = [_COMPILED.get(phase, "a fused version")]
@@ -169,7 +169,7 @@ def _of_phase(summary: Summary, name: str, phase: StaticPhase) -> Finding | None
         )
         evidence.append(f"{units.size(as_run)} of weights and cache as run, {units.size(needed)} needed")
     seconds = phase_seconds(summary, name)
-    # Time can follow the work no further than the work itself shrinks.
+    # Time shrinks at most as much as the work does.
     gain = seconds * (1 - 1 / times) if seconds is not None else None
     return Finding(
         id="more-work-than-needed",
@@ -275,7 +275,7 @@ def find_vision_share(summary: Summary) -> list[Finding]:
 
 
 def _advice(summary: Summary) -> str:
-    """Say what to try; another layout of convolutions gave a processor nothing (docs/improve.md)."""
+    """Return what to try. Another convolution layout gave no gain on a CPU (docs/improve.md)."""
     layout = (
         ""
         if summary.hardware.kind == "cpu"
@@ -288,7 +288,9 @@ def _advice(summary: Summary) -> str:
 
 
 def _bound(summary: Summary, seconds: float) -> tuple[float | None, str]:
-    """Return what could go at these pixels: all above the floor; unknown without one, for the encoder itself must run."""
+    """Return the largest possible gain at this image size: everything above the floor; unknown without a floor, because
+    the encoder itself must run.
+    """
     floor = summary.predictions.get("vision")
     if floor is None:
         return None, (

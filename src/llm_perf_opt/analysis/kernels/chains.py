@@ -2,7 +2,7 @@
 
 Element-wise work, reductions, norms and copies between two products form a chain. A fused kernel has to read and write
 the data once, as the longest of the chain does at least; the rest of the chain is what fusing can save.
-A chain with a softmax between two products, of which nothing else is in between, is attention in pieces: a fused
+A chain with a softmax between two products and nothing else is unfused attention: a fused
 attention kernel has none of it.
 """
 
@@ -145,7 +145,7 @@ def _sum_chains(
     before = np.where(first > 0, kind[np.maximum(first - 1, 0)], _NONE) == _PRODUCT
     after = np.where(last + 1 < len(kind), kind[np.minimum(last + 1, len(kind) - 1)], _NONE) == _PRODUCT
     attention = (softmax == 1) & before & after & (launches <= _LONGEST_ATTENTION)
-    # Attention over long contexts has long kernels, and they are what is looked for; other chains are of small ones.
+    # Attention over long contexts has long kernels, which are included; other chains consist of small kernels.
     chain = ~attention & (launches >= _LEAST_CHAIN) & (longest < _LONG_NS)
     return Chains(
         attention_ns=int(total[attention].sum()),

@@ -122,7 +122,7 @@ _BINARY = frozenset(
 )
 
 
-# The mangled text with a place in it, and the parts of which a readable name is put together.
+# The mangled text with a read position, and the parts from which a readable name is built.
 
 
 _BASE_36 = string.digits + string.ascii_uppercase
@@ -137,7 +137,7 @@ class NotMangled(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A type, name or value: what stands before the declared thing and what stands behind it."""
+    """A type, name or value: the text before and after the declared entity."""
 
     left: str
     right: str = ""
@@ -186,7 +186,7 @@ def joined(parts: list[Part]) -> str:
 
 
 def _in_angles(parts: list[Part]) -> str:
-    """Return template arguments; two closing brackets are kept apart, as the tools that write traces do."""
+    """Return template arguments; closing brackets are separated by a space, as in traces."""
     inside = joined(parts)
     return f"<{inside} >" if inside.endswith(">") else f"<{inside}>"
 
@@ -202,14 +202,14 @@ class Cursor:
         return self.text.startswith(starts, self.at)
 
     def take(self, start: str) -> bool:
-        """Step over a beginning, where it is there."""
+        """Skip a prefix if it is present."""
         if not self.text.startswith(start, self.at):
             return False
         self.at += len(start)
         return True
 
     def need(self, start: str) -> None:
-        """Step over a beginning that has to be there."""
+        """Skip a prefix that is required."""
         if not self.take(start):
             raise NotMangled(f"{start!r} expected at {self.at}")
 
@@ -336,7 +336,7 @@ class ValueParser(ABC):
 
 # The grammar of mangled names, as far as kernels use it; anything else raises :class:`NotMangled`.
 #
-# Written for what libraries on the machine cannot read: recorders demangle with the C++ library they were built
+# Written for names that system libraries cannot read: recorders demangle with the C++ library they were built
 # with, so the names that still arrive mangled are those an older library does not know (``DF16b``, ``Tn``, or
 # Composable Kernel's long lists of arguments). Reading them here gives the same name on every machine.
 
@@ -537,7 +537,7 @@ class Parser(ValueParser):
             return Part(value)
         if cursor.looks_at("L"):
             return Part(self.literal())
-        if cursor.take("Tn"):  # what kind of argument follows, where the template does not say
+        if cursor.take("Tn"):  # the kind of the next argument, where the template does not define it
             self.type()
             return self._argument()
         if cursor.take("Ty"):
@@ -627,7 +627,7 @@ class Parser(ValueParser):
         elif cursor.take("Dp"):
             found = self.type()
         elif cursor.take("Do"):
-            found = self.type()  # noexcept: says nothing that a reader needs
+            found = self.type()  # noexcept: irrelevant to readers
         elif cursor.take("Dv"):
             size = cursor.number()
             cursor.need("_")
@@ -705,7 +705,7 @@ _DEMANGLE_LONGEST = 20_000
 
 @lru_cache(maxsize=65536)
 def demangled(name: str) -> str:
-    """Return the readable form of a mangled name; any other name, and one that cannot be read, as it is.
+    """Return the readable form of a mangled name; other names and unreadable ones are returned unchanged.
 
     One reading per distinct name: callers need not remember which they have seen.
     """

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from llm_perf_opt.analysis.kernels.demangle import demangled
 from llm_perf_opt.core.files import packaged_rows
 
-# Long lists of alternatives, searched fast: most are ruled out by a text that they need and a name does not have.
+# Fast search over long lists of alternatives: most are excluded because a text they require is not in the name.
 #
-# Python's engine tries every alternative at every letter. Kernel names have hundreds of letters and the tables hundreds
-# of alternatives, so each is looked at by itself: only where its longest plain text stands in the name is it searched
-# for, and only then is it compiled.
+# Python's engine tries every alternative at every character. Kernel names have hundreds of letters and the tables hundreds
+# of alternatives, so each is handled separately: it is searched only if its longest literal text occurs in the name,
+# and only then compiled.
 
 
 _SHORTEST = 2
@@ -36,7 +36,7 @@ class Alternatives:
 
 
 def alternatives(pattern: str) -> Alternatives:
-    """Take a regular expression apart; it has to be a valid one."""
+    """Split a valid regular expression into its alternatives."""
     return Alternatives(pattern, tuple((_needed_text(part), part) for part in _split(pattern)))
 
 
@@ -57,7 +57,7 @@ def _split(pattern: str) -> list[str]:
 
 
 def _needed_text(part: str) -> str:
-    """Return the longest run of letters that every match has."""
+    """Return the longest literal text that every match contains."""
     runs, at = [""], 0
     while at < len(part):
         end = _behind(part, at)
@@ -95,7 +95,7 @@ OTHER = "other"
 
 
 class FamilyRule(NamedTuple):
-    """One line of the table: names in which the pattern is found are of this family."""
+    """One line of the table: names that match the pattern belong to this family."""
 
     family: str
     names: Alternatives
@@ -121,12 +121,12 @@ def rule_of(name: str) -> FamilyRule | None:
 
 
 def family_of(name: str) -> str:
-    """Return the family of a kernel by its full name; :data:`OTHER` when no rule knows it."""
+    """Return the family of a kernel by its full name; :data:`OTHER` when no rule matches."""
     rule = rule_of(name)
     return OTHER if rule is None else rule.family
 
 
-# Matrix products with narrow loads, by their names: CUTLASS says how many elements a thread loads at a time.
+# Matrix products with narrow loads, by their names: CUTLASS names contain the number of elements a thread loads at a time.
 
 
 ALIGNED_BYTES = 16
@@ -143,7 +143,7 @@ _ELEMENT_BYTES = (
 
 
 def load_narrowing(name: str) -> float | None:
-    """Return how many times as wide the loads of an aligned product would be; ``None`` for kernels that say nothing of it."""
+    """Return how much wider the loads of an aligned product would be; ``None`` if the name does not contain it."""
     match = _ALIGNMENT.search(name)
     if match is None or _PLAIN_CORES.search(name):
         return None
@@ -153,7 +153,7 @@ def load_narrowing(name: str) -> float | None:
     return wide
 
 
-# Which make of attention a kernel is: flash 2, 3 or 4, cuDNN, FlashInfer, Composable Kernel, …
+# Attention implementation of a kernel: flash 2, 3 or 4, cuDNN, FlashInfer, Composable Kernel, …
 
 
 ATTENTION = "attention"
@@ -161,10 +161,10 @@ FLASH_2, FLASH_3, FLASH_4, CUDNN = "flash-2", "flash-3", "flash-4", "cudnn"
 
 
 def attention_kind(name: str) -> str | None:
-    """Return the make of a fused attention kernel; ``None`` for any other kernel.
+    """Return the implementation of a fused attention kernel; ``None`` for any other kernel.
 
-    The makes are those of ``kernel_families.yaml``; ``other`` is attention of a make that no rule names. Eager
-    attention has no kernel of its own: its softmax and matrix products are what they are called.
+    The implementations are those of ``kernel_families.yaml``; ``other`` is attention that no rule names. Eager
+    attention has no kernel of its own: its softmax and matrix products are classified by their own names.
     """
     rule = rule_of(name)
     return rule.kind if rule is not None and rule.family == ATTENTION else None

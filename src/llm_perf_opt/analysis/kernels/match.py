@@ -1,4 +1,4 @@
-"""Finds the nsys kernel that an ncu kernel is. The tools print the same name differently.
+"""Match ncu kernels to nsys kernels. The tools print the same name differently.
 
 nsys: ``void cutlass::Kernel2<…>(T1::Params)``, ``<(int)128, (bool)0>``; ncu drops namespaces and casts, and
 loses a bracket on the way (``void unnamed>::CatArrayBatchedCopy<unnamed>::OpaqueType<2>…``). What survives in
@@ -25,7 +25,7 @@ _WORD = re.compile(r"-?\b\d\w*(?:\.\d+)?|\b[A-Za-z_]\w*|!")
 
 
 class Profiled(Protocol):
-    """What matching needs to know of an ncu kernel."""
+    """The fields of an ncu kernel that matching needs."""
 
     @property
     def kernel(self) -> str:
@@ -33,12 +33,12 @@ class Profiled(Protocol):
 
     @property
     def nsys_name_md5(self) -> str | None:
-        """MD5 of the nsys name, when the capture's folder says."""
+        """MD5 of the nsys name, if the capture's folder contains it."""
 
 
 @functools.lru_cache(maxsize=8192)
 def normalised(name: str) -> tuple[str, ...]:
-    """Return the words of a kernel name that nsys and ncu agree on, in order."""
+    """Return the words of a kernel name that are equal in nsys and ncu, in order."""
     text = _CAST.sub("", demangled(name))
     text = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "<").replace("unnamed>::", "")
     text = _QUALIFIER.sub("", text)
@@ -79,10 +79,11 @@ def match_kernels(profiled: Iterable[Profiled], nsys_names: Sequence[str]) -> di
 
 
 def with_distinct_names(launches: Sequence[NcuLaunch], nsys_names: Sequence[str]) -> list[NcuLaunch]:
-    """Return the launches, under their nsys names where ncu prints several nsys kernels alike.
+    """Return the launches, under their nsys names where ncu prints the same name for several nsys kernels.
 
-    ncu leaves out namespaces, and with ``--print-kernel-base function`` everything but the function. Counters are grouped
-    by name, so without this those of different kernels would be added up; the MD5 of each folder tells which is which.
+    ncu leaves out namespaces, and with ``--print-kernel-base function`` everything but the function. Counters are
+    grouped by name, so without this the counters of different kernels would be added up; the MD5 in the folder name
+    identifies each.
     """
     by_md5 = {name_md5(name): name for name in nsys_names}
     kernels: dict[str, set[str]] = defaultdict(set)

@@ -92,7 +92,7 @@ def _trimmed(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-# Short names that tell kernels apart: two different kernels of one table never read the same.
+# Distinct short names: two different kernels of one table never have the same short name.
 
 
 _APART = " · "
@@ -101,7 +101,7 @@ _MOST_WORDS = 4
 
 
 def make_short_names_distinct(kernels: Sequence[Kernel]) -> None:
-    """Add to short names that several kernels share what tells their full names apart."""
+    """Make shared short names distinct by adding the words in which the full names differ."""
     by_short: dict[str, list[str]] = defaultdict(list)
     for kernel in kernels:
         by_short[kernel.short_name].append(kernel.name)

@@ -43,7 +43,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Peaks of a catalogue, where the capture has none of its own."""
+    """Peaks from a catalogue, for captures without their own."""
 
     flops_per_s: Mapping[str, float] = field(default_factory=dict)
     """By data type (``bfloat16``)."""
@@ -99,7 +99,7 @@ class NcuKernelFacts:
 
     @property
     def consistent(self) -> bool:
-        """Tell whether no number had to be withheld."""
+        """Return whether no number had to be withheld."""
         return not any(part.refused for part in self.parts)
 
 
@@ -132,7 +132,7 @@ def join_launches(
     ceilings: Ceilings,
     weights: Sequence[float] | None = None,
 ) -> NcuKernelFacts:
-    """Make one kernel of its launches; ``weights``: how many launches of the run each stands for, else all the same."""
+    """Join the launches of a kernel; ``weights``: how many launches of the run each represents (default: equal)."""
     first = parts[0].launch
     weights = list(weights) if weights is not None else [1.0] * len(parts)
     bandwidth = ceilings.bytes_per_s
@@ -283,7 +283,7 @@ _COPY_NAMES = (
 
 
 def _has_arithmetic(parts: Iterable[LaunchFacts], kernel: str) -> bool | None:
-    """Tell whether floating-point work was measured; a copy by its name has none even if nothing was counted."""
+    """Return whether floating-point work was measured; kernels named as copies have none even if nothing was counted."""
     work = [each for part in parts for each in part.work]
     if any(each.flops > 0 for each in work):
         return True
@@ -312,7 +312,7 @@ def _mean(values: Iterable[tuple[float | None, float]]) -> float | None:
 
 
 def _by_time(samples: Iterable[tuple[float | None, float | None, float]]) -> float | None:
-    """Return the mean of (value, duration, weight) over all time the launches stand for."""
+    """Return the mean of (value, duration, weight) over all time the launches represent."""
     known = [(value, time, weight) for value, time, weight in samples if value is not None]
     if len(known) == 1 or not all(time for _, time, _ in known):
         return _mean((value, weight) for value, _, weight in known)

@@ -1,4 +1,4 @@
-"""One profiled launch, from raw metrics to checked quantities: SI values, work by precision, ceilings, doubts."""
+"""One profiled launch, from raw metrics to checked quantities: SI values, work by precision, ceilings, violations."""
 
 from __future__ import annotations
 
@@ -187,9 +187,9 @@ def _by_id_or_label(metrics: Mapping[str, Quantity], name: str, label: str) -> f
     return next((value for value in found if value is not None), None)
 
 
-# Checks that the data itself offers: bytes ÷ time is bandwidth, time × clock is cycles, no share over one.
+# Consistency checks: bytes ÷ time is bandwidth, time × clock is cycles, no share exceeds one.
 #
-# A capture whose units were lost, or that was put together from different launches, fails them; numbers that
+# A capture whose units were lost, or that was assembled from different launches, fails them; numbers that
 # depend on the failed side are then withheld.
 
 
@@ -243,7 +243,7 @@ def check(values: Mapping[str, float], rounding: Mapping[str, float]) -> list[Vi
 def _compare(
     what: str, left: float, right: float, tolerance: float, refused: frozenset[str]
 ) -> Violation | None:
-    """Compare two ways to the same number; small deviations are said, large ones refuse the inputs."""
+    """Compare two derivations of the same number; small deviations are noted, large ones reject the inputs."""
     if left == right:
         return None
     ratio = max(left, right) / min(left, right) if min(left, right) > 0 else float("inf")
@@ -314,10 +314,10 @@ def _occupancy(values: Mapping[str, float], rounding: Mapping[str, float]) -> Vi
     return Violation(text, frozenset())
 
 
-# What limits a kernel, from its counters; and what NVIDIA's own rules say, side by side.
+# What limits a kernel, from its counters, next to the verdict of NVIDIA's own rules.
 #
 # Classes: ``compute`` (arithmetic units), ``issue`` (the SM is busy issuing, but not with floating-point work, as
-# in copy kernels), ``l1``, ``l2``, ``dram``, ``memory`` (a memory unit, the capture does not say which),
+# in copy kernels), ``l1``, ``l2``, ``dram``, ``memory`` (a memory unit, which one is not recorded),
 # ``underfilled`` (fewer blocks than the device holds at once), ``latency`` (nothing is busy), ``balanced``,
 # ``unknown``.
 
@@ -393,7 +393,7 @@ def _not_busy(
 
 
 def _memory_units(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Return memory units on one footing, share of peak over the kernel's whole duration."""
+    """Return memory units normalised to the share of peak over the kernel's whole duration."""
     found = {name: values.get(f"{name}_ratio") for name in ("l2", "dram")}
     l1 = values.get("l1_elapsed_ratio")
     if l1 is None and values.get("l1_ratio") is not None:
@@ -439,7 +439,7 @@ _VENDOR_CLASSES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def vendor_verdict(rules: Iterable[NcuRule]) -> VendorVerdict | None:
-    """Return what NVIDIA's SpeedOfLight rule said; ``None`` when the rule was not collected."""
+    """Return what NVIDIA's SpeedOfLight rule reported; ``None`` when the rule was not collected."""
     for rule in rules:
         if rule.name not in _VENDOR_RULES or not rule.text:
             continue
@@ -464,7 +464,7 @@ def vendor_waves(rules: Iterable[NcuRule]) -> float | None:
 
 
 def agreement(ours: BoundVerdict, vendor: VendorVerdict | None) -> str | None:
-    """Say whether both verdicts agree: ``agrees``, ``partly: …`` or ``differs: …``; ``None`` without NVIDIA's."""
+    """Return whether both verdicts agree: ``agrees``, ``partly: …`` or ``differs: …``; ``None`` without NVIDIA's."""
     if vendor is None:
         return None
     if vendor.bound is None:
@@ -496,7 +496,7 @@ _FP32_LANES = {"6.0": 64, "7": 64, "8.0": 64}
 
 @dataclass(slots=True)
 class LaunchFacts:
-    """Everything one launch says."""
+    """All quantities of one launch."""
 
     launch: NcuLaunch
     values: dict[str, float]

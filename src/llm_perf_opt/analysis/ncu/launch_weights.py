@@ -1,4 +1,6 @@
-"""What the profiled launches of a kernel stand for in the run: which row, how many launches, and whether at all."""
+"""What the profiled launches of a kernel represent in the run: which row, how many launches, and whether they are
+valid.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.captures.ncu.launches import NcuLaunch
 
 
-# In which phase a launch was profiled: from the ranges around it, else from the ranges ncu was asked to profile in.
+# In which phase a launch was profiled: from the ranges around it, else from the ranges ncu was configured to profile.
 
 
 _PATTERN_TAIL = re.compile(r"(\.\*|\.\+|\*|\?|\$)+$")
@@ -33,7 +35,7 @@ def profiled_phase(launch: NcuLaunch) -> str | None:
             return phase
     if launch.ranges or launch.settings is None:
         return None
-    # A page without ranges: all launches are inside what ncu was asked to look at, which may be one phase.
+    # A page without ranges: all launches are inside ncu's filter, which may select one phase.
     phases = {phase_of_filter(expression) for expression in launch.settings.nvtx_include}
     return phases.pop() if len(phases) == 1 else None
 
@@ -57,7 +59,7 @@ RunRow = tuple[str, str | None]
 
 @dataclass(slots=True)
 class RunLaunches:
-    """Launches of the run by kernel, phase and configuration; empty when no timeline tells."""
+    """Launches of the run by kernel, phase and configuration; empty without a timeline."""
 
     by_row: dict[RunRow, dict[Configuration, tuple[int, int]]] = field(default_factory=dict)
     """Row → configuration → launches and nanoseconds."""
@@ -78,13 +80,13 @@ class RunLaunches:
         return any(name == kernel and wanted & own.keys() for (name, _), own in self.by_row.items())
 
     def of_row(self, row: Kernel) -> Mapping[Configuration, tuple[int, int]]:
-        """Return what is known of one row."""
+        """Return the launches of one row."""
         return self.by_row.get((row.name, row.phase), {})
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The launches whose counters describe a row, and how many launches of the run each stands for."""
+    """The launches whose counters describe a row, and how many launches of the run each represents."""
 
     parts: list[LaunchFacts]
     weights: list[float]
@@ -94,7 +96,7 @@ class Standing:
 def belongs(part: LaunchFacts, row: Kernel, phase: str | None, *, phased: bool) -> bool:
     """Whether a launch profiled in ``phase`` may describe a row: never one of another phase.
 
-    ``phased``: the run tells phases, so that a row without one is of launches outside all of them.
+    ``phased``: the run has phases, so a row without one covers launches outside all of them.
     """
     if row.phase is None:
         return phase is None or not phased
@@ -107,7 +109,7 @@ def belongs(part: LaunchFacts, row: Kernel, phase: str | None, *, phased: bool) 
 def standing_of(
     row: Kernel, parts: Sequence[LaunchFacts], run: RunLaunches, *, phased: bool = False
 ) -> Standing | None:
-    """Return what the launches of this kernel say of a row; ``None`` when none of them is of its phase."""
+    """Return the launches that represent a row; ``None`` if none belongs to its phase."""
     own = [part for part in parts if belongs(part, row, profiled_phase(part.launch), phased=phased)]
     if not own:
         return None
@@ -137,7 +139,7 @@ def _by_mean(row: Kernel, own: list[LaunchFacts]) -> Standing:
 def _by_configuration(
     row: Kernel, own: list[LaunchFacts], known: Mapping[Configuration, tuple[int, int]], run: RunLaunches
 ) -> Standing | None:
-    """Weigh every configuration by how often the run has it; leave out those whose launch is not like the run's."""
+    """Weigh every configuration by how often the run has it; leave out those that differ from the run's launches."""
     groups: dict[Configuration, list[LaunchFacts]] = defaultdict(list)
     for part in own:
         if part.launch.grid and part.launch.block:
@@ -145,7 +147,7 @@ def _by_configuration(
     met = {shape: parts for shape, parts in groups.items() if shape in known}
     if not met:
         if _phase(own) is None and run.has(row.name, groups):
-            return None  # the phase is not known, and the shapes say it is another one
+            return None  # the phase is unknown, and the shapes indicate another one
         return Standing(own, [1.0] * len(own), _never_launched(own, groups, len(known)))
     ratios = {shape: _ratio(parts, known[shape]) for shape, parts in met.items()}
     fitting = {shape: parts for shape, parts in met.items() if _fits(ratios[shape])}
@@ -202,7 +204,7 @@ def _ratio(parts: Sequence[LaunchFacts], run: tuple[int, int]) -> float | None:
 def _joined_ratio(
     used: Mapping[Configuration, Sequence[LaunchFacts]], known: Mapping[Configuration, tuple[int, int]]
 ) -> float | None:
-    """Return Σ time the profiled launches stand for ÷ Σ time of the run's launches."""
+    """Return Σ time represented by the profiled launches ÷ Σ time of the run's launches."""
     seen = [
         (ratio * known[shape][1], known[shape][1])
         for shape, parts in used.items()

@@ -1,4 +1,4 @@
-"""Which of Nsight Compute's metrics and labels mean which quantity: data, and the look-up over it.
+"""Mapping from Nsight Compute metrics and labels to quantities, and the look-up.
 
 A quantity is found by metric id (``raw`` page, ``.ncu-rep``) or by ``section/label`` (``details`` page), in
 the order given; the first that has a value in the expected unit is taken. Ids and labels are those of the
@@ -161,7 +161,7 @@ QUANTITIES: dict[str, Definition] = {
     "tensor_pipe_ratio": Definition("ratio", (f"sm__pipe_tensor_cycles_active.{_ELAPSED}",)),
 }
 NVPROF_NAMES: dict[str, tuple[str, ...]] = {
-    # nvprof's names; ncu takes them on the command line without a word and collects nothing.
+    # nvprof's names; ncu accepts them silently and collects nothing.
     "flop_count_hp": tuple(
         f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in ("hadd", "hmul", "hfma")
     ),
@@ -216,6 +216,6 @@ def candidates(metrics: Mapping[str, Quantity], names: Iterable[str]) -> Iterato
 
 
 def _same_unit(found: str, wanted: str) -> bool:
-    """Compare units; counts are counts whatever word stands next to them (``block``, ``inst`` or nothing)."""
+    """Compare units; counts are counts whatever unit word is used (``block``, ``inst`` or nothing)."""
     measured = {"s", "B", "B/s", "Hz", "ratio", "B/cycle"}
     return found == wanted or not (found in measured or wanted in measured)

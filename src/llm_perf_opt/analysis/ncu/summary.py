@@ -28,7 +28,7 @@ def ncu_kernels_to_summary(
 ) -> list[Kernel]:
     """Return one row per profiled kernel, under its nsys name where ``matches`` (ncu → nsys) has one.
 
-    Times and shares stay empty: ncu replays single launches and says nothing about the run.
+    Times and shares stay empty: ncu replays single launches, so they do not describe the run.
     """
     rows = []
     for each in facts:
@@ -57,10 +57,10 @@ def enrich_kernels(
     run: RunLaunches | None = None,
     ceilings: Ceilings | None = None,
 ) -> list[Kernel]:
-    """Add what ncu measured to kernels known from a timeline; kernels only ncu saw there are appended.
+    """Add what ncu measured to kernels known from a timeline; kernels seen only by ncu are appended.
 
     A launch describes rows of its own phase only; one profiled without NVTX ranges describes its kernel's rows in
-    every phase, or, where ``run`` knows the grids and blocks, in those that have its own.
+    every phase, or, if ``run`` has grids and blocks, in those with the same ones.
     """
     run, ceilings = run or RunLaunches(), ceilings or Ceilings()
     by_name: dict[str, list[NcuKernelFacts]] = defaultdict(list)
@@ -112,7 +112,7 @@ class CounterFacts:
     notes: list[str] = field(default_factory=list)
 
     def violations(self) -> list[str]:
-        """Return the counters that contradict each other, in words."""
+        """Return the counters that contradict each other, as text."""
         return [f"{short_name(fact.kernel)}: {text}" for fact in self.facts for text in fact.violations]
 
 
@@ -122,7 +122,7 @@ def join_counters(
     hardware: Hardware,
     configurations: Sequence[LaunchConfiguration] = (),
 ) -> CounterFacts:
-    """Analyse counters and join them to the kernels of the run; notes say how they were taken and what contradicts."""
+    """Analyse counters and join them to the kernels of the run; notes describe how they were taken and contradictions."""
     counters = analyse_counters(capture, kernels, hardware)
     counters.kernels = _add_counters(kernels, counters, configurations)
     counters.conditions = counter_conditions(capture, counters.kernels)
@@ -139,7 +139,7 @@ def names_of(kernel: str) -> tuple[str, str]:
 
 
 def analyse_counters(capture: NcuCapture, kernels: list[Kernel], hardware: Hardware) -> CounterFacts:
-    """Analyse counters; the catalogue's peaks stand in where the report has no ceiling."""
+    """Analyse counters; the catalogue's peaks are used where the report has no ceiling."""
     ceilings = Ceilings(
         {name: peak.dense for name, peak in hardware.peak_flops_per_s.items()}, hardware.bandwidth_bytes_per_s
     )
@@ -154,7 +154,7 @@ def _add_counters(
 ) -> list[Kernel]:
     """Return the kernels with what ncu measured; those only ncu saw are appended.
 
-    ``configurations``: how often the run launches each kernel with each grid and block, where a timeline tells.
+    ``configurations``: how often the run launches each kernel with each grid and block, where a timeline is available.
     """
     return enrich_kernels(
         kernels,
@@ -166,7 +166,7 @@ def _add_counters(
     )
 
 
-# Under which conditions counters were taken, and what a reader has to know of them.
+# Conditions under which counters were taken, and resulting notes.
 
 
 _CLOCKS = {
@@ -179,7 +179,7 @@ _NAMED = 3
 
 
 def counter_conditions(capture: NcuCapture, kernels: Iterable[Kernel]) -> CounterConditions:
-    """Return how a capture was taken; what its files do not record stays ``None``."""
+    """Return how a capture was taken; ``None`` if not recorded."""
     settings = [launch.settings for launch in capture.launches if launch.settings is not None]
     complete = len(settings) == len(capture.launches)
     phases = {phase for launch in capture.launches if (phase := profiled_phase(launch)) is not None}
@@ -194,7 +194,7 @@ def counter_conditions(capture: NcuCapture, kernels: Iterable[Kernel]) -> Counte
 
 
 def condition_notes(found: CounterConditions, kernels: Sequence[Kernel]) -> list[str]:
-    """Say how the counters were taken, which do not stand for the run, and what the capture does not tell."""
+    """Describe how the counters were taken, which do not represent the run, and what is not recorded."""
     if found.clock_control is None or found.cache_control is None:
         notes = [
             "The counters' capture does not record clock and cache control: by default ncu locks clocks to "

@@ -1,4 +1,4 @@
-"""NVIDIA's rules as time: what each could save at most, in the phase where the kernel runs."""
+"""NVIDIA's rules as time: the largest saving of each, in the phase where the kernel runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ranked_rules(
     """Return every rule with an estimate, the largest gain first.
 
     ``kernel_shares``: ncu kernel name → phase → share of that phase's wall-clock this kernel takes (from nsys).
-    ``unfit``: the same → why the profiled launches do not stand for the run there: no gain is derived from them.
+    ``unfit``: the same → why the profiled launches do not represent the run there: no gain is derived from them.
     ``phase_times``: phase → seconds (TTFT for prefill, TPOT for decode). NVIDIA's estimate of a launch is
     taken for all launches of the kernel in that phase, so each gain is an upper bound, and gains of one kernel
     do not add up: its rules compete for the same time.
@@ -147,7 +147,7 @@ def rank(summary: Summary, facts: Sequence[NcuKernelFacts], matches: Mapping[str
 
 
 def phase_times(summary: Summary) -> dict[str, float]:
-    """Return what a user feels: parts of the time to first token, time per output token, time per sample.
+    """Return user-visible times: parts of the time to first token, time per output token, time per sample.
 
     Vision and prefill get their own time, not all of the time to first token: a kernel's share is of its phase.
     """
@@ -181,7 +181,7 @@ def _shares(summary: Summary, kernel: str) -> dict[str, float]:
 
 
 def _unfit(summary: Summary, kernel: str) -> dict[str, str]:
-    """Return phase → why the profiled launches of this kernel do not stand for the run there."""
+    """Return phase → why the profiled launches of this kernel do not represent the run there."""
     return {
         row.phase or WHOLE: row.profiled.remark or "its launches are not representative of the run"
         for row in summary.kernels

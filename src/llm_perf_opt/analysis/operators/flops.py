@@ -31,7 +31,7 @@ class Work:
 
 
 class NotCounted(Exception):
-    """The inputs are not those the formula is of."""
+    """The inputs do not fit the formula."""
 
 
 _TYPES = {
@@ -47,12 +47,12 @@ _TYPES = {
 
 
 def operand_dtype(call: Signature, place: int) -> str | None:
-    """Return the data type of an input; ``None`` where it is none we know."""
+    """Return the data type of an input; ``None`` if it is unknown."""
     return _TYPES.get(call.types[place].casefold()) if place < len(call.types) else None
 
 
 def _shape(call: Signature, place: int, rank: int | None = None) -> Shape:
-    """Return the shape of an input; raise where it is no tensor or has another number of axes."""
+    """Return the shape of an input; raise if it is not a tensor or has another number of axes."""
     shape = call.dims[place] if place < len(call.dims) else ()
     whole = isinstance(shape, list) and bool(shape)
     if not whole or not all(
@@ -115,14 +115,14 @@ def _linear(call: Signature) -> Work:
 
 
 def _grouped(call: Signature) -> Work:
-    """Rows of the first are split among the matrices of the second: each row meets one of them."""
+    """Count a grouped product: rows of the first input are split among the matrices of the second."""
     a, b = _shape(call, 0), _shape(call, 1)
     _require(len(a) == 2 and len(b) == 3 and a[1] == b[1])
     return _work(call, 2 * a[0] * a[1] * b[2], (0, 1), a[0] * b[2])
 
 
 def has_expert_map(call: Signature) -> bool:
-    """Whether experts are spread over ranks: a list says which are here, and how many positions these meet is not known."""
+    """Whether experts are distributed over ranks: the number of positions for the local experts is then unknown."""
     return any(
         isinstance(shape, list) and len(shape) == 1 and place < len(call.types) and "int" in call.types[place]
         for place, shape in enumerate(call.dims)
@@ -131,7 +131,7 @@ def has_expert_map(call: Signature) -> bool:
 
 
 def _fused_experts(call: Signature) -> Work:
-    """Each position meets its chosen experts: gate and up, then down. How many experts are read, shapes do not tell."""
+    """Count fused experts: gate and up, then down. The number of experts read cannot be derived from shapes."""
     _require(not has_expert_map(call))
     x, up, down, chosen = _shape(call, 0, 2), _shape(call, 1, 3), _shape(call, 2, 3), _shape(call, 4, 2)
     _require(up == (down[0], 2 * down[2], x[1]) and down[1] == x[1] and chosen[0] == x[0])
@@ -242,7 +242,7 @@ def _attention(call: Signature, *, heads_axis: int = 1) -> Work:
 
 
 def _positions_first(call: Signature, lengths: int) -> Work:
-    """Attention over (batch, positions, heads, width); with packed sequences (``lengths``) the shapes do not tell."""
+    """Attention over (batch, positions, heads, width); not countable from shapes for packed sequences (``lengths``)."""
     _require(not _given(call, lengths))
     return _attention(call, heads_axis=2)
 
@@ -297,7 +297,7 @@ COUNTED_OPERATORS = frozenset((*_FORMULAS, *_ENGINE_ATTENTION))
 
 
 def call_work(call: Signature, pairs: int | None = None) -> Work | None:
-    """Return the work of a call; ``None`` where shapes do not tell it.
+    """Return the work of a call; ``None`` where shapes are not sufficient.
 
     ``pairs``: query × cached positions of the engine's step around the call, which the shapes of its attention lack.
     """

@@ -1,8 +1,8 @@
-"""Kernels behind graph launches get the operators that recorded them, from the trace of the recording.
+"""Attribute kernels behind graph launches to the operators that recorded them, using the trace of the recording.
 
-A graph is known by the names of its kernels in order. Where the recording has the same sequence, kernel for kernel,
-its operators and modules are those of the launch; where several recordings have it (the layers of a model are alike),
-only what they agree on is said. A sequence that is found nowhere stays unnamed.
+A graph is identified by its sequence of kernel names. Where the recording has the same sequence, its operators and
+modules are those of the launch. Where several recordings have it (layers of a model are identical), only what they
+agree on is used. A sequence that is not found stays unattributed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class GraphOwner:
-    """Who recorded one kernel of a graph; ``None``: recordings differ, or do not tell."""
+    """The operator that recorded one kernel of a graph; ``None``: recordings differ, or it is not recorded."""
 
     operator: str | None
     module: str | None
@@ -96,7 +96,7 @@ class _Recordings:
                 self._passes.append((names, run.kernels))
 
     def owners_of(self, names: Names) -> list[GraphOwner] | None:
-        """Return the owners all equal sequences agree on; ``None`` where the sequence is not there."""
+        """Return the owners all equal sequences agree on; ``None`` if the sequence is not found."""
         candidates = self._graphs.get(names) or self._parts_of_passes(names)
         if not candidates:
             return None
@@ -145,7 +145,7 @@ def _module(kernel: RecordedKernel) -> str | None:
 def graph_operator_times(
     execution: Timeline, attribution: Attribution, join: GraphJoin
 ) -> list[GraphOperatorTime]:
-    """Sum the joined kernels by operator and phase, most time first: what operator tables may add, said as joined."""
+    """Sum the joined kernels by operator and phase, most time first, for operator tables."""
     ops, phase = execution.ops, attribution.op_phase
     found: dict[tuple[str, str | None], tuple[int, int]] = {}
     for row, owner in join.owners.items():
@@ -159,7 +159,7 @@ def graph_operator_times(
 
 
 def join_note(join: GraphJoin) -> str | None:
-    """Say how much of the work behind graph launches got its operators; ``None`` without graphs."""
+    """Describe how much of the work behind graph launches was attributed to operators; ``None`` without graphs."""
     if not join.graphs:
         return None
     share = units.percent(join.kernel_time_ratio)

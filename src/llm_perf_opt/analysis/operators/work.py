@@ -96,7 +96,7 @@ class LinkedCalls:
 
 
 def link_calls(timeline: Timeline, attribution: Attribution, calls: OperatorCalls) -> LinkedCalls:
-    """Relate the calls of a trace to its kernels, once for all who need it."""
+    """Relate the calls of a trace to its kernels, shared by all callers."""
     around = _paths_of(timeline, attribution, calls)
     works = _works(attribution, calls, around)
     counted = _outermost_counted(calls, works)
@@ -111,7 +111,7 @@ def operator_work(
     """Count the calls and relate them to kernels.
 
     Work and time must be of the same kernels: calls whose kernels the trace does not hold are left out, and so are
-    kernels launched before it began. What lies behind a graph has no call in the trace, so nothing is counted there.
+    kernels launched before it began. Work behind a graph has no call in the trace and is not counted.
     """
     linked = linked or link_calls(timeline, attribution, calls)
     works, counted = linked.works, linked.counted
@@ -163,7 +163,7 @@ def _works(attribution: Attribution, calls: OperatorCalls, around: Int32) -> lis
 
 
 def _pairs_around(attribution: Attribution, path: int) -> int | None:
-    """What the nearest step of an engine around a call says of its attention."""
+    """Return the query × key pairs recorded by the nearest engine step around a call."""
     for above in attribution.paths.ancestors(path):
         step = attribution.meanings[above].step
         if step is not None:
@@ -277,7 +277,7 @@ def _has_kernels(timeline: Timeline, calls: OperatorCalls, counted: Mask) -> Mas
     return found
 
 
-# Which kernel ran which shape, and how long that took.
+# Which kernel ran which shape, and for how long.
 
 
 _MOST_SHAPES = 5
@@ -319,7 +319,7 @@ def add_kernel_work(
     calls: OperatorCalls,
     linked: LinkedCalls,
 ) -> None:
-    """Write down at every kernel the shapes it ran, most time first; calls whose work depends on more than shapes are left out."""
+    """Add to every kernel the shapes it ran, most time first; calls whose work depends on more than shapes are left out."""
     works = [None if needs_pairs(one.name) else call_work(one) for one in calls.signatures]
     wanted = np.array([work is not None and work.flops > 0 for work in works], bool)
     rows: dict[tuple[str, str | None], dict[tuple[str, str | None], KernelWork]] = {}

@@ -1,6 +1,6 @@
-"""What a model asks of any device at another batch size, context or data type.
+"""What a model requires of any device at another batch size, context or data type.
 
-Nothing is counted again. The static model says which part of the work belongs to attention (grows with the
+Nothing is counted again. The static model gives the part of the work that belongs to attention (grows with the
 context), to the output head, to routed experts (read as far as the batch chooses them) and to the cache; the
 rest is linear in the tokens.
 """
@@ -23,7 +23,7 @@ _SMALL_CACHE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What is asked: a data type of the weights, sequences per step, positions per sequence."""
+    """An operating point: data type of the weights, sequences per step, positions per sequence."""
 
     dtype: str
     batch_size: int
@@ -71,7 +71,7 @@ def own_point(static: Static, dtype: str | None) -> Point | None:
 
 
 def _stored_and_computed(static: Static, run_dtype: str) -> tuple[str, tuple[str, ...]]:
-    """Return the type weights are stored in, and those their products may run in where that is another question."""
+    """Return the type weights are stored in, and the types their products may run in where those differ."""
     stored = static.quantisation
     if stored is None or stored.dtype is None:
         return run_dtype, ()
@@ -86,7 +86,7 @@ def compute_dtypes(static: Static | None, run_dtype: str) -> tuple[str, ...]:
 
 
 def demand(static: Static, point: Point) -> Demand:
-    """Return what a point asks of any device."""
+    """Return what a point requires of any device."""
     base = own_point(static, point.dtype)
     if base is None:
         raise ValueError("the static model has no decode step")
@@ -118,7 +118,7 @@ def demand(static: Static, point: Point) -> Demand:
     step = (_decode_flops(static, scaling, point), sized("decode", weights) + cache * cache_factor)
     kept = point.batch_size * _kv_held(static, scaling, point.context_tokens + 1) * cache_factor
     resident = sized("all", static.params.total * scaling.element_bytes) + kept
-    # A part that was not counted must not pass for work that costs nothing.
+    # A part that was not counted must not be treated as free.
     before = ["prefill", *first]
     whole = Demand(
         tuple(passes) if all(_counted(static, n) for n in before) else None,
@@ -134,10 +134,10 @@ def demand(static: Static, point: Point) -> Demand:
 def _share_of_rank(
     whole: Demand, static: Static, scaling: Scaling, point: Point, kept: float, written: float
 ) -> Demand:
-    """Return what one of several devices does at least, and what it says to the others.
+    """Return the minimum work of one of several devices, and what it sends to the others.
 
-    ``kept`` and ``written`` are the bytes of the cache that stay, and that the prefill writes. Where the split of the model is
-    known, a device has its part of weights and cache, whole layers included; else an equal part of everything.
+    ``kept`` and ``written`` are the cache bytes that stay, and that the prefill writes. If the split of the model is
+    known, a device has its part of weights and cache, whole layers included; otherwise an equal part of everything.
     """
     ranks = point.tensor_parallel
     split = next((s for s in static.splits if (s.kind, s.ranks, s.reason) == ("tensor", ranks, None)), None)
@@ -160,7 +160,7 @@ def _share_of_rank(
 
 
 class RankRatios:
-    """How much of the whole model one rank has, reads and caches; an equal part where the split is not known."""
+    """How much of the whole model one rank holds, reads and caches; an equal part if the split is unknown."""
 
     def __init__(self, static: Static, split: Split | None, ranks: int) -> None:
         self._static, self._split, self._equal = static, split, 1.0 / ranks
@@ -182,7 +182,7 @@ class RankRatios:
 
 
 def _link_bytes(split: Split, phase: str, scaling: Scaling, point: Point) -> float:
-    """Return what a rank's links carry in a pass: activations stay wide whatever weights are in."""
+    """Return what a rank's links carry in a pass: activations stay wide whatever the type of the weights."""
     sequences = point.batch_size / scaling.batch_size
     growth = (
         point.prompt_tokens / scaling.prompt_tokens if phase == "prefill" and scaling.prompt_tokens else 1.0
@@ -201,7 +201,7 @@ def _counted(static: Static, phase: str) -> bool:
 
 
 def _fixed(static: Static, base: Point) -> Scaling:
-    """Stand in for absent scaling facts: only the run's own point can then be priced."""
+    """Return the fallback without scaling facts: only the run's own point can be estimated."""
     size = static.resident_bytes.get("weights", 0.0) / max(static.params.total, 1)
     own = dtype_bytes(base.dtype) or 1.0
     return Scaling(base.batch_size, base.prompt_tokens, base.context_tokens, size or own)
@@ -223,7 +223,7 @@ def _element_bytes(static: Static, scaling: Scaling) -> float:
 
 
 def _unquantised_ratio(static: Static, scaling: Scaling, phase: str) -> float:
-    """Return unquantised ÷ stored bytes of a phase's weights: modules that stay wide weigh differently in each."""
+    """Return unquantised ÷ stored bytes of a phase's weights: unquantised modules have a different weight in each."""
     wide = scaling.unquantised_bytes.get(phase)
     facts = static.phases.get(phase)
     stored = (
@@ -300,7 +300,7 @@ def _decode_flops(static: Static, scaling: Scaling, point: Point) -> float:
 
 
 def _seen(cached: float, window: int | None) -> float:
-    """Return positions a new token attends to, itself included."""
+    """Return positions that a new token attends to, including itself."""
     return min(cached + 1, window) if window is not None else cached + 1
 
 
@@ -327,7 +327,7 @@ def _kv_held(static: Static, scaling: Scaling | None, positions: float) -> float
 
 
 def _kv_traffic(static: Static, scaling: Scaling, cached: float) -> float:
-    """Return what one step of one sequence reads and writes: what is cached and can still be seen, and itself.
+    """Return what one step of one sequence reads and writes: the visible cached positions and the new one.
 
     A state is read and written whole.
     """

@@ -11,7 +11,7 @@ from typing import Literal
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator
 from llm_perf_opt.summary.static import AttentionShape, ExpertShape, OperatorShapes, ProductShape, SmallShape
 
-# What the modules of a decoder do, by the names the field gives them: which run as one product, which are split.
+# Roles of a decoder's modules by their usual names: which run as one product, which are split.
 #
 # Data, not code: the first pattern that matches the last part of a module's path decides.
 
@@ -44,23 +44,23 @@ def split_of(name: str) -> Split:
 
 
 def fused_name(name: str) -> str:
-    """Return the product a module's is part of: every serving engine runs these as one."""
+    """Return the fused product that a module is part of; every serving engine runs these as one."""
     parent, _, last = name.rpartition(".")
     found = next((fused for pattern, fused in _FUSED if re.fullmatch(pattern, last)), last)
     return f"{parent}.{found}" if parent else found
 
 
 def _heads_made_by(name: str) -> Heads | None:
-    """Return whose heads a module's outputs are; ``None``: it makes none."""
+    """Return which heads a module's outputs are; ``None``: not heads."""
     last = name.rpartition(".")[2]
     return next((heads for pattern, heads in _HEADS if re.fullmatch(pattern, last)), None)
 
 
-# What of a layer one of several ranks has, as serving engines share it.
+# The part of a layer that one of several ranks holds, as serving engines split it.
 
 
 def outputs_of_rank(group: Sequence[ProductShape], attention: Sequence[AttentionShape], ranks: int) -> int:
-    """Return the outputs of one rank: whole heads where they are heads, else an equal part of them together."""
+    """Return the outputs of one rank: whole heads for head projections, else an equal part."""
     by_heads = [_head_outputs(one, attention, ranks) for one in group]
     known = [outputs for outputs in by_heads if outputs is not None]
     rest = sum(one.outputs for one, own in zip(group, by_heads, strict=True) if own is None)
@@ -68,7 +68,7 @@ def outputs_of_rank(group: Sequence[ProductShape], attention: Sequence[Attention
 
 
 def _head_outputs(product: ProductShape, attention: Sequence[AttentionShape], ranks: int) -> int | None:
-    """Return the outputs of one rank of a projection to heads; ``None``: it makes none, or sizes do not say how many."""
+    """Return the outputs of one rank of a projection to heads; ``None``: not heads, or their number cannot be derived from the sizes."""
     made, parent = _heads_made_by(product.name), product.name.rpartition(".")[0]
     for one in attention if made is not None else ():
         heads, kv_heads = _heads_of_rank(one, ranks)
@@ -85,14 +85,16 @@ def _head_outputs(product: ProductShape, attention: Sequence[AttentionShape], ra
 
 
 def _heads_of_rank(one: AttentionShape, ranks: int) -> tuple[int, int]:
-    """Return the heads of one rank, and the cached ones: of fewer cached heads than ranks each has a copy of one."""
+    """Return the query heads and key-value heads of one rank; with fewer key-value heads than ranks, each rank has a
+    copy of one.
+    """
     return math.ceil(one.heads / ranks), max(1, math.ceil(one.kv_heads / ranks))
 
 
 def reason_not_sharded(shapes: OperatorShapes, ranks: int) -> str | None:
     """Return why no engine splits a decoder over so many ranks; ``None``: its heads can be shared out evenly.
 
-    Fewer cached heads than ranks are no hindrance where each has equally many copies.
+    Fewer key-value heads than ranks are allowed if each has the same number of copies.
     """
     for one in shapes.attention:
         if one.phase == "vision" or not one.causal:
@@ -110,7 +112,7 @@ _WHOLE_POSITIONS = re.compile(r"(?<!\.[qk]_)norm|rotary")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What no table times: element-wise work, convolutions."""
+    """Work without a measured table: element-wise work, convolutions."""
 
     flops: float
     moved_bytes: float
@@ -130,7 +132,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Where a time is asked for."""
+    """The point for which a time is estimated."""
 
     batch_size: int
     prompt_tokens: int
@@ -143,7 +145,7 @@ class At:
 
     @property
     def wide_dtype(self) -> str:
-        """Type of what stays wide when weights are in few bits: attention, heads, element-wise work."""
+        """Type of the parts that are not quantised: attention, heads, element-wise work."""
         return "float32" if self.dtype == "float32" else "bfloat16"
 
 
@@ -214,7 +216,7 @@ def _moved(product: ProductShape, shapes: OperatorShapes, at: At) -> ProductShap
 
 
 def _products(products: list[ProductShape], attention: list[AttentionShape], at: At) -> Iterator[Call]:
-    """Yield products with those of one input as one, each with what of it one rank does."""
+    """Yield products with products of one input fused, each with the share of one rank."""
     groups: dict[tuple[str, float, int, int], list[ProductShape]] = {}
     for one in products:
         groups.setdefault((fused_name(one.name), one.rows, one.inputs, one.calls), []).append(one)
@@ -255,7 +257,7 @@ def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
 def _latent_block(
     one: AttentionShape, products: list[ProductShape], shapes: OperatorShapes, at: At
 ) -> Call | None:
-    """Return latent attention with its projections; ``None`` when those are not the usual ones."""
+    """Return latent attention with its projections; ``None`` if they are non-standard."""
     inner = {p.name.rpartition(".")[2]: p for p in products if p.name.rpartition(".")[0] == one.name}
     query = inner.get("q_a_proj")
     if one.latent is None or query is None or "o_proj" not in inner:

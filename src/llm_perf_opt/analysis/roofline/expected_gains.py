@@ -1,4 +1,4 @@
-"""What a change of data type, batch size or number of devices would gain, from measured operators instead of bounds."""
+"""Expected gain of a change of data type, batch size or number of devices, from measured operators instead of bounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Launched = Literal["one by one", "steps as graphs", "as graphs"]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a change: which model, at which sizes, where, and how its kernels are started."""
+    """One side of a change: the model, its sizes, the device, and how kernels are launched."""
 
     shapes: OperatorShapes
     passes: tuple[str, ...]
@@ -86,12 +86,12 @@ class ExpectedGain:
 
     @property
     def basis(self) -> Basis:
-        """What the difference rests on."""
+        """The basis of the difference."""
         return "measured operators" if self.measured_share_ratio >= _LEAST_SHARE else "roofline"
 
     @property
     def source(self) -> str | None:
-        """Frameworks and versions of the tables of both sides; ``None``: no table reaches a shape."""
+        """Frameworks and versions of the tables of both sides; ``None``: no table covers a shape."""
         return ", ".join(sorted({*self.before.sources, *self.after.sources})) or None
 
     @property
@@ -101,13 +101,13 @@ class ExpectedGain:
 
 
 def expected_gain(before: Side, after: Side, tables: Tables) -> ExpectedGain | None:
-    """Return what a change gains; ``None`` where neither tables nor limits say what a side takes."""
+    """Return the gain of a change; ``None`` if neither tables nor limits give the time of a side."""
     first, second = (_expect(side, tables) for side in (before, after))
     if first is None or second is None:
         return None
     framework = second.main_framework()
     if framework is not None and first.main_framework() not in (None, framework):
-        # Two frameworks' kernels differ by more than the change: those that have what comes after are asked about both.
+        # Two frameworks' kernels differ by more than the change: both sides use the frameworks that cover the new point.
         again = replace(tables, framework=framework)
         first, second = _expect(before, again) or first, _expect(after, again) or second
     a, b = _as_launched(before, first), _as_launched(after, second)
@@ -163,7 +163,7 @@ Limits = Mapping[str, Target]
 def side_of(
     summary: Summary, tables: Tables | None, *, stored_dtype: str | None = None, limits: Limits | None = None
 ) -> tuple[Side | None, str | None]:
-    """Return a run as a side, or why the tables cannot say anything about it.
+    """Return a run as a side, or the reason why the tables do not cover it.
 
     ``stored_dtype``: what its weights were quantised to when they were loaded.
     """

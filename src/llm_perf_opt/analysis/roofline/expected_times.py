@@ -35,12 +35,12 @@ from llm_perf_opt.hardware.silicon.timing import Spread, kind_of, roofline_facto
 from llm_perf_opt.summary import Peak, SiliconUse, Static
 from llm_perf_opt.summary.static import OperatorShapes
 
-# Rooflines as measurements usually lie to them: at their limits alone almost every answer would be too short.
+# Rooflines scaled by the usual measured ratio: at the limits alone almost every estimate would be too short.
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledRoofline:
-    """The time of an operator that no table reaches."""
+    """The time of an operator that no table covers."""
 
     seconds: float
     factor: float
@@ -51,9 +51,10 @@ class ScaledRoofline:
 
 
 def scale_roofline(operator: Operator, roofline_s: float) -> ScaledRoofline:
-    """Return the roofline × the median of measured ÷ roofline, for this kind and length of a roofline.
+    """Return the roofline × the median of measured ÷ roofline, for this operator kind and roofline length.
 
-    Short kernels lie farther above theirs (fixed costs, tiles half empty), so that the length tells more than any one size does.
+    Short kernels are farther above their roofline (fixed costs, partly filled tiles), so the length is the best single
+    predictor.
     """
     kind, _ = kind_of(operator)
     factor, spread = roofline_factor(kind, roofline_s), roofline_spread(kind, roofline_s)
@@ -63,9 +64,9 @@ def scale_roofline(operator: Operator, roofline_s: float) -> ScaledRoofline:
     return ScaledRoofline(seconds, factor, roofline_s * spread.low_ratio, roofline_s * spread.high_ratio)
 
 
-# What an operator reads from memory in any model, however often a table's timing repeated it.
+# What an operator reads from memory in any model, regardless of how often a table's timing repeated it.
 #
-# Tables repeat one call. Where its weights fit into a cache, later repetitions find them there; a model meets other weights in
+# Tables repeat one call. Where its weights fit into a cache, later repetitions find them there; a model reads other weights in
 # between. No expected time is shorter than reading these bytes once.
 
 
@@ -110,7 +111,7 @@ _WIDENED = ("int8", "int4")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device that times are asked for."""
+    """The device for which times are estimated."""
 
     name: str
     peaks: Mapping[str, Peak]
@@ -164,21 +165,21 @@ class Errors:
 
     @property
     def seconds(self) -> float:
-        """Of the sum: interpolated shapes have a part of their variance in common, the rest is each one's own."""
+        """Return the error of the sum: interpolated shapes share part of their variance, the rest is independent."""
         between = _COMMON_SHARE * self.summed**2 + (1 - _COMMON_SHARE) * self.squared
         return max(0.0, self.coarse) + math.sqrt(between)
 
 
 @dataclass(slots=True)
 class Band:
-    """How far a sum of answers may be off, below and above."""
+    """Error range of a sum, below and above."""
 
     below: Errors = field(default_factory=Errors)
     above: Errors = field(default_factory=Errors)
     is_known: bool = True
 
     def add(self, part: Part, share: float) -> None:
-        """Add a part of a pass, of which only a share is seen."""
+        """Add a part of a pass, of which only a share is on the critical path."""
         if part.low_s is None or part.high_s is None:
             self.is_known = False
             return
@@ -187,7 +188,7 @@ class Band:
         self.above.add(share * (part.high_s - part.seconds), coarse=coarse)
 
     def join(self, other: Band) -> None:
-        """Add the band of a pass that comes after."""
+        """Add the band of a pass that follows."""
         self.below.join(other.below)
         self.above.join(other.above)
         self.is_known &= other.is_known
@@ -220,7 +221,7 @@ class PassTime:
 
     @property
     def measured_s(self) -> float:
-        """What rests on measurements: measured shapes and those between them."""
+        """The part that rests on measurements: measured and interpolated shapes."""
         return self.by_how.get("measured", 0.0) + self.by_how.get("interpolated", 0.0)
 
 
@@ -236,7 +237,7 @@ def pass_time(
         parts.append(timing)
     routed = sum(p.seconds for p, c in zip(parts, found, strict=True) if isinstance(c.operator, MoeLayer))
     overlapped = sum(part.seconds for part, call in zip(parts, found, strict=True) if call.beside_experts)
-    # Of two streams the longer is seen.
+    # Of two streams the longer one counts.
     hidden = min(routed, overlapped) / overlapped if overlapped else 0.0
     total = PassTime(parts=parts)
     for part, call in zip(parts, found, strict=True):
@@ -275,12 +276,14 @@ def _seconds(known: Timing) -> float:
 
 
 def _roofline_part(call: Call, target: Target) -> Part | None:
-    """Return the roofline of element-wise work as it is, which no table could correct; of the rest as measurements lie to it."""
+    """Return the roofline: unscaled for element-wise work, which no table could correct, scaled by measurements
+    otherwise.
+    """
     seconds = roofline_s(call.operator, target)
     if seconds is None:
         return None
     if isinstance(call.operator, Work):
-        # Taken to be as far off as products are.
+        # Assumed to have the same error as products.
         return _part(call, seconds, "roofline", "roofline", roofline_spread("gemm bfloat16", seconds))
     usual = scale_roofline(call.operator, seconds)
     source = "roofline" if usual.factor == 1 else f"roofline × {usual.factor:.2f}"
@@ -292,7 +295,7 @@ def _roofline_part(call: Call, target: Target) -> Part | None:
 
 
 def _known_part(call: Call, operator: Operator, known: Timing, target: Target) -> Part:
-    """Return a part by its table; what was timed with its weights in a cache by the limit that holds in a model."""
+    """Return a part by its table; timings with cached weights are replaced by the limit that holds in a model."""
     least_s = _least_s(operator, target)
     words = known.source.words() if known.source is not None else ""
     if known.seconds < least_s:
@@ -353,7 +356,7 @@ def _peak_of(target: Target, dtype: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Measured times, and whose kernels are taken first."""
+    """Measured times, and the preferred framework."""
 
     times: Silicon
     framework: str | None = None
@@ -375,7 +378,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What to expect of a device."""
+    """Expected times on a device."""
 
     passes: tuple[PassTime, ...]
     """Up to the first token, in sequence; empty: not known."""
@@ -401,7 +404,7 @@ class Expectation:
 
     @property
     def tpot_ends_s(self) -> tuple[float, float] | None:
-        """The same of a decode step."""
+        """Ends of the time of a decode step; ``None``: not known."""
         return self.step.band.ends(self.step.seconds) if self.step is not None else None
 
     def ttft_eager_s(self, launches_s: Sequence[float | None]) -> float | None:
@@ -431,7 +434,7 @@ class Expectation:
         return ", ".join(sorted(names)) or None
 
     def main_framework(self) -> str | None:
-        """Return whose kernels most of the step's time was measured with; ``None``: no table reaches it."""
+        """Return the framework with which most of the step's time was measured; ``None``: no table covers it."""
         seconds: dict[str, float] = {}
         for part in self.step.parts if self.step is not None else ():
             if part.how != "roofline":
@@ -441,14 +444,14 @@ class Expectation:
 
 
 def _longer(work_s: float | None, host_s: float | None) -> float | None:
-    """Host and device work at the same time: of launches and the device's work the longer is seen."""
+    """Return the longer of launching and device work, because host and device work concurrently."""
     return None if work_s is None or host_s is None else max(work_s, host_s)
 
 
 def expect(
     shapes: OperatorShapes, passes: Sequence[str], at: At, target: Target, tables: Tables | None
 ) -> Expectation | None:
-    """Return what to expect at a point; ``None`` where neither tables nor limits say anything.
+    """Return the expected times at a point; ``None`` without tables and limits.
 
     ``passes`` are the phases up to the first token. Encoder-decoders are not estimated: their rows follow two lengths. Nor is
     a model whose heads so many devices cannot share.
@@ -480,7 +483,7 @@ def expect(
     )
 
 
-# The tables of the extra, as expected times use them, and what the summary says of them.
+# The tables of the extra, as expected times use them, and their entry in the summary.
 
 
 def tables_of(silicon: Silicon | None, framework: str | None = None) -> Tables | None:
@@ -489,7 +492,7 @@ def tables_of(silicon: Silicon | None, framework: str | None = None) -> Tables |
 
 
 def silicon_use(silicon: Silicon | None, framework: str | None = None) -> SiliconUse:
-    """Return what was used: its version, and what of it was left out; without tables why there are none."""
+    """Return which tables were used: version and excluded parts; without tables, the reason."""
     if silicon is None:
         return SiliconUse(None, reason=describe_absence())
     return SiliconUse(
@@ -511,7 +514,7 @@ _TIMED_BLOCK = [128, 128]
 
 
 def at_point(static: Static, point: Point, ranks: int | None = None) -> At:
-    """Return where a time is asked for; ``ranks``: instead of the point's own devices."""
+    """Return the point for which a time is estimated; ``ranks``: instead of the point's own devices."""
     return At(
         point.batch_size,
         point.prompt_tokens,
@@ -523,7 +526,7 @@ def at_point(static: Static, point: Point, ranks: int | None = None) -> At:
 
 
 def _table_dtype(static: Static, point: Point) -> str:
-    """Return the type of weights as tables tell them apart: products with scales by block have kernels of their own."""
+    """Return the weight type as named in the tables: products with block scales have kernels of their own."""
     own = static.quantisation
     if own is None or (own.dtype, own.compute_dtype) != ("float8", "float8") or point.dtype != "float8":
         return point.dtype
@@ -531,7 +534,7 @@ def _table_dtype(static: Static, point: Point) -> str:
 
 
 def cache_dtype(static: Static, point: Point) -> str:
-    """Return the type keys and values are kept in: as floors take it."""
+    """Return the type keys and values are kept in, as in floors."""
     own, scaling = static.quantisation, static.scaling
     if own is not None and point.dtype == own.dtype and own.cache_dtype is not None:
         return own.cache_dtype
@@ -543,7 +546,7 @@ def cache_dtype(static: Static, point: Point) -> str:
 
 
 def device_target(device: Device, tables: Tables) -> Target:
-    """Return a device of the catalogue as times are asked for it."""
+    """Return a catalogue device as a target of estimates."""
     link = device.link_bytes_per_s
     return target_of(device.name, device.peaks, device.bandwidth_bytes_per_s, link, tables)
 
@@ -555,6 +558,6 @@ def target_of(
     link_bytes_per_s: float | None,
     tables: Tables | None,
 ) -> Target:
-    """Return a device as times are asked for it."""
+    """Return a device as a target of estimates."""
     per_machine = tables.devices_per_machine(name) if tables is not None else None
     return Target(name, peaks, bandwidth_bytes_per_s, link_bytes_per_s, per_machine)

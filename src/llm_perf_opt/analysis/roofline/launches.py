@@ -1,6 +1,6 @@
 """The third term of a floor: every kernel must be started, however little it does.
 
-A floor takes the least of it: only products and attention (small operators between them can be fused), started by a graph.
+A floor uses the minimum: only products and attention (small operators between them can be fused), started by a graph.
 What launching one by one costs is given as well, because most programs still do. Both are linear in the kernels and do not
 depend on batch, context or the device's speed.
 """
@@ -26,7 +26,7 @@ https://susun-blog.com/blog/pegainfer-3-cuda-graph"""
 
 @dataclass(frozen=True, slots=True)
 class LaunchCost:
-    """What one launch costs the host, and who says so."""
+    """The host cost of one launch, and its source."""
 
     seconds: float
     source: str
@@ -39,7 +39,7 @@ TYPICAL = LaunchCost(EAGER_LAUNCH_S, "typical")
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Kernels of one pass."""
+    """The kernels of one pass."""
 
     least: int | None
     """Products, convolutions and attention; ``None``: not counted."""
@@ -58,7 +58,7 @@ class Launches:
         return self.eager * self.cost.seconds if self.eager is not None else None
 
     def eager_words(self) -> str:
-        """Spell out the time of starting everything one by one."""
+        """Format the time of starting everything one by one."""
         words = f"{units.count(self.eager)} kernels × {units.seconds(self.cost.seconds)} ({self.cost.source})"
         return f"{words} = {units.seconds(self.eager_s)}"
 
@@ -69,7 +69,7 @@ _NOTHING_COUNTED = Launches(None, None)
 def launches_of(
     phase: StaticPhase | None, *, captured: float | None = None, cost: LaunchCost | None = None
 ) -> Launches:
-    """Return the kernels of a pass; ``captured`` is how many a capture saw it start."""
+    """Return the kernels of a pass; ``captured`` is the number found in a capture."""
     if phase is None:
         return Launches(None, captured, cost or TYPICAL)
     eager = captured if captured is not None else phase.operators
@@ -122,7 +122,7 @@ def started_by(
     )
 
 
-# What an operator costs the host when a model's own code launches it, taken from a run that waited for its host.
+# Host cost of an operator when a model's own code launches it, derived from a host-bound run.
 #
 # A probe calls one operator again and again; a model runs its modules' Python between them, which takes longer. Neither is in a
 # data sheet. So one rule: a step that took at least ``HOST_BOUND`` times the work it had for the device waited for the host, and
@@ -156,7 +156,7 @@ def _cost(step_s: float | None, launches: float | None) -> LaunchCost | None:
 
 
 def host_step_s(summary: Summary, tables: Tables | None) -> float | None:
-    """Return the measured time of a decode step that its host set; ``None``: the device did, or it is not known."""
+    """Return the measured time of a decode step that was limited by its host; ``None``: limited by the device, or unknown."""
     static, timed = summary.static, summary.timings.tpot_s
     hardware, workload = summary.hardware, summary.workload
     graphs = workload.compiled or workload.cuda_graphs

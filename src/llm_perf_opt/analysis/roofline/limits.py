@@ -1,4 +1,4 @@
-"""Roofline arithmetic: how fast a device could do a given amount of computing and moving, and what stops it.
+"""Roofline arithmetic: how fast a device could do a given amount of computing and moving, and the limit.
 
 A floor counts only what cannot be avoided (each weight read once, the KV cache read and written once), so
 that no program on a machine with these limits can be faster. Activations may stay on
@@ -64,7 +64,7 @@ class Floor:
 
 
 def limits_for(hardware: Hardware, dtype: str | None) -> Limits:
-    """Pick the limits of ``hardware`` for one data type, and say what is absent and why."""
+    """Pick the limits of ``hardware`` for one data type, and report what is absent and why."""
     key = canonical_dtype(dtype) if dtype else "unknown"
     device = hardware.name or "this device"
     missing: list[str] = []
@@ -91,7 +91,7 @@ def limits_for(hardware: Hardware, dtype: str | None) -> Limits:
 def reached_peak(hardware: Hardware, dtype: str) -> Ceiling | None:
     """Return the best rate measured in a data type, on this machine or on another of its kind; ``None`` without any.
 
-    Where the peak itself was measured here, it is what was reached: there is no second number.
+    Where the peak itself was measured here, it is what was reached: no second number is given.
     """
     if hardware.source == "probe":
         return None
@@ -113,13 +113,13 @@ def _reached_bandwidth(hardware: Hardware) -> Ceiling | None:
 
 
 def fastest_dtype(hardware: Hardware, dtypes: Sequence[str]) -> str:
-    """Return which of several types the device computes fastest in; the last, where it has a peak for none."""
+    """Return which of several types the device computes fastest in; the last if no peak is known."""
     known = [name for name in dtypes if name in hardware.peak_flops_per_s]
     return max(known, key=lambda name: hardware.peak_flops_per_s[name].dense, default=dtypes[-1])
 
 
 def must_move_bytes(phase: StaticPhase) -> float | None:
-    """Return the bytes a phase cannot avoid: weights and KV cache; ``None`` when weights are not known."""
+    """Return the bytes a phase cannot avoid: weights and KV cache; ``None`` if the weights are unknown."""
     weights = phase.least_weight_bytes
     return None if weights is None else weights + (phase.least_kv_bytes or 0.0)
 

@@ -1,4 +1,4 @@
-"""What the device could do at best, said before the run and graded after it."""
+"""Best possible times on the device, predicted before the run and graded after it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def predict_phases(
     decode_steps: float | None = None,
     prefill_includes_vision: bool = False,
 ) -> dict[str, Prediction]:
-    """Return floors of ``vision`` or ``encode``, ``prefill``, ``decode``, ``ttft`` and ``tpot``, each where it can be made.
+    """Return floors of ``vision`` or ``encode``, ``prefill``, ``decode``, ``ttft`` and ``tpot``, as far as they can be computed.
 
     ``decode`` covers ``decode_steps`` steps and is graded by ``timings.decode_s``; without ``decode_steps``
     it is one step, graded by the time per token. ``prefill_includes_vision`` is for timings in which the
     vision tower ran inside the measured prefill: prefill then means both, as measured.
-    A phase whose work or limit is unknown is absent; :func:`missing_reasons` says why.
+    A phase whose work or limit is unknown is absent; :func:`missing_reasons` has the reasons.
     """
     timings = timings or Timings()
     limits = limits_for(hardware, dtype)
@@ -56,7 +56,7 @@ def predict_phases(
 
 
 def missing_reasons(static: Static, hardware: Hardware, dtype: str | None) -> list[str]:
-    """Say why predictions are absent: unknown limits, or a phase whose work was not counted."""
+    """Explain why predictions are absent: unknown limits, or a phase whose work was not counted."""
     reasons = list(limits_for(hardware, dtype).missing)
     for name, phase in static.phases.items():
         if phase.flops is None:
@@ -67,7 +67,7 @@ def missing_reasons(static: Static, hardware: Hardware, dtype: str | None) -> li
 
 
 def _launches(hardware: Hardware, phase: StaticPhase) -> Launches | None:
-    """Return the kernels of a pass; a processor that does the work itself starts none."""
+    """Return the kernels of a pass; a CPU starts none."""
     return launches_of(phase) if hardware.kind == "gpu" else None
 
 

@@ -58,7 +58,7 @@ def utilisation(work: Work, seconds: float, limits: Limits) -> Utilisation:
 def _share_of_reached(
     name: str, ratio: float | None, limit: Ceiling | None, reached: Ceiling | None
 ) -> tuple[float | None, str]:
-    """Return a share of the data sheet's limit as a share of what was measured, and the sentence that says so."""
+    """Return a share of the data sheet's limit as a share of what was measured, and a sentence that explains it."""
     if ratio is None or limit is None or reached is None:
         return None, ""
     share = ratio * limit.value / reached.value
@@ -77,7 +77,7 @@ def phase_utilisation(
 ) -> dict[str, Utilisation]:
     """Return the utilisation of ``vision`` or ``encode``, ``prefill``, ``ttft``, ``decode`` and ``total``, where measured.
 
-    ``decode_steps`` is the number of model steps inside ``timings.decode_s``; without it decode is judged by
+    ``decode_steps`` is the number of model steps inside ``timings.decode_s``; without it decode is rated by
     the time per token. ``prefill_includes_vision``: the measured prefill ran the vision tower too, so its
     numerator holds the vision work (many runners nest it there; leaving it out halves the MFU or worse).
     """
@@ -163,7 +163,7 @@ def _sum(parts: Iterable[Work]) -> Work:
 #
 # MFU here = FLOPs counted in the trace ÷ (device-busy time × dense peak of the data type). The wall-clock of a profiled
 # program holds the profiler's own cost, the time a device is busy does not; so this is the share of the peak while the
-# device works, and idle time lowers the whole run's further. Work whose operators are not in the trace (behind graphs) is
+# device works, and idle time further lowers that of the whole run. Work whose operators are not in the trace (behind graphs) is
 # not counted, and where too much of a phase is not counted, no ratio is claimed.
 
 
@@ -178,7 +178,7 @@ _FASTEST = 1e18
 
 @dataclass(frozen=True, slots=True)
 class TracedPhase:
-    """One phase against the hardware; what cannot be said is ``None``, with the reason."""
+    """One phase against the hardware; unknown values are ``None``, with the reason."""
 
     phase: str
     work: PhaseWork
@@ -197,7 +197,7 @@ class TracedPhase:
 
     @property
     def intensity_flops_per_byte(self) -> float | None:
-        """FLOPs over the bytes of all operands, each call's by itself."""
+        """FLOPs over the bytes of all operands, per call."""
         if self.achieved_flops_per_s is None or self.work.operand_bytes is None:
             return None
         return intensity(self.work.flops, self.work.operand_bytes)
@@ -243,7 +243,7 @@ def _not_enough(work: PhaseWork) -> str | None:
 def _peak_of(
     work: PhaseWork, hardware: Hardware, *, uses_tf32: bool
 ) -> tuple[Ceiling | None, str | None, Ceiling | None]:
-    """Return the peak of the mix (the least time the types need at their own peaks), and what was reached of it."""
+    """Return the peak of the mix (the least time the types need at their own peaks), and the share reached."""
     known: dict[str, tuple[int, Ceiling]] = {}
     missing: list[str] = []
     for dtype, flops in work.flops_by_dtype.items():
@@ -276,7 +276,7 @@ def _reached_of(flops: dict[str, int], hardware: Hardware, largest: str) -> Ceil
 def add_traced_utilisation(
     utilisation: dict[str, Utilisation], phases: list[TracedPhase], span_s: Mapping[str, float]
 ) -> None:
-    """Fill in the MFU of phases that no timing gave one, over their captured span; a measured wall-clock counts first.
+    """Fill in the MFU of phases without a timing, over their captured span; a measured wall-clock counts first.
 
     ``span_s``: phase → captured time of one device.
     """
@@ -343,7 +343,7 @@ def _row(one: TracedPhase, hardware: Hardware) -> list[str]:
 
 
 def _nearer_limit(one: TracedPhase, hardware: Hardware) -> str | None:
-    """Which roof stands over this intensity."""
+    """Return the roof above this intensity."""
     bandwidth = hardware.bandwidth_bytes_per_s
     if one.peak is None or one.intensity_flops_per_byte is None or not bandwidth:
         return None

@@ -27,7 +27,7 @@ from llm_perf_opt.hardware.catalogue import Catalogue, Device
 from llm_perf_opt.summary import Peak, Stat, Static, Summary, WhatIf
 from llm_perf_opt.summary.static import OperatorShapes
 
-# Which devices a reader chooses between: this run's own, and the dozen people ask for, at this run's own point.
+# Devices a reader chooses between: the device of this run and a dozen common ones, at the point of this run.
 
 
 _MOST = 12
@@ -50,7 +50,7 @@ _WANTED = (
 
 @dataclass(frozen=True, slots=True)
 class OtherDevices:
-    """One device with its floors; this run's own also with what was measured on it."""
+    """One device with its floors; this run's own also with its measurements."""
 
     device: str
     ttft_floor_s: float | None
@@ -170,7 +170,7 @@ def _ends(low: float | None, high: float | None) -> tuple[float, float] | None:
 
 
 def _here(summary: Summary) -> OtherDevices | None:
-    """This run's device by its own floors: the catalogue does not have it (a CPU that was probed)."""
+    """Return the device of this run by its own floors, if it is not in the catalogue (a probed CPU)."""
     tpot, ttft = summary.predictions.get("tpot"), summary.predictions.get("ttft")
     if tpot is None:
         return None
@@ -192,7 +192,7 @@ def _median(stat: Stat | None) -> float | None:
     return stat.shown if stat is not None else None
 
 
-# Expected times next to the floors of a row: what to expect of a device, or why nothing can be said.
+# Expected times next to the floors of a row, or the reason why there is no estimate.
 
 
 _OTHER_SPLIT = "the floor is of transformers' split, which leaves more whole on every device than the engines that were timed"
@@ -218,7 +218,7 @@ def _add_expected(
 
 
 def _reason_not_expected(shapes: OperatorShapes, ranks: int, target: Target) -> str | None:
-    """Say why nothing is expected of so many devices; ``None``: their number is not the reason."""
+    """Return why there is no estimate for so many devices; ``None``: their number is not the reason."""
     unshared = reason_not_sharded(shapes, ranks)
     if unshared is None and ranks > target.linked:
         return (
@@ -251,7 +251,7 @@ def _fill(row: WhatIf, found: Expectation, started: Started, power_w: float | No
 def _above(
     floor_s: float | None, expected_s: float | None, ends: tuple[float, float] | None
 ) -> tuple[float | None, float | None]:
-    """Return the ends of an expected time; no error takes it below the floor, unless it is below the floor itself."""
+    """Return the ends of an expected time; clipped at the floor unless the time itself is below it."""
     if ends is None:
         return None, None
     low, high = ends
@@ -261,7 +261,7 @@ def _above(
 
 
 def _is_below_floor(row: WhatIf) -> bool:
-    """Whether several devices are expected to beat a floor: then it is the floor of another split than engines make."""
+    """Whether several devices are expected to beat a floor: the floor then assumes another split than engines use."""
     pairs = ((row.ttft_expected_s, row.ttft_floor_s), (row.tpot_expected_s, row.tpot_floor_s))
     return row.tensor_parallel > 1 and any(
         expected is not None and floor is not None and expected < floor for expected, floor in pairs
@@ -292,7 +292,7 @@ def what_if(
 
     ``started`` is what the run's host starts, and at which cost; ``None``: as counted, at the usual cost. With ``tables`` of
     measured operators rows have expected times. Devices with tables, and where it is known how the model is split those in
-    ``focus``, stand there two, four and eight at a time too.
+    ``focus``, are also listed with two, four and eight devices.
     """
     base = own_point(static, dtype)
     if base is None or (static.quantisation is not None and static.quantisation.reason is not None):
@@ -422,12 +422,12 @@ def _row(device: Device, point: Point, needed: Demand, started: Started) -> What
 def _terms(
     work: tuple[float, float], peak: float, bandwidth: float, launches: Launches, talk_s: float
 ) -> tuple[float, float, float, float]:
-    """Return the times of computing, of moving, of launching and of talking to other devices."""
+    """Return the times of computing, moving data, launching and communication."""
     return work[0] / peak, work[1] / bandwidth, launches.graph_s, talk_s
 
 
 def _talk_s(device: Device, link_bytes: float | None) -> float | None:
-    """Return how long the links of a device take at least; ``None``: bytes or bandwidth are not known."""
+    """Return the minimum time of a device's links; ``None``: bytes or bandwidth are unknown."""
     if link_bytes is None or device.link_bytes_per_s is None:
         return None
     return link_bytes / device.link_bytes_per_s
@@ -443,7 +443,7 @@ def _describe_communication(device: Device, link_bytes: float | None, talk_s: fl
 
 
 def _describe_bound(term: FloorBound, needed: Demand, launches: Launches, floor_s: float) -> str:
-    """Say what bounds a step, and what launching one by one would make of it where that is longer."""
+    """Describe what bounds a step, and the time of launching one by one where that is longer."""
     words = {
         "compute": "compute-bound",
         "memory": f"memory-bound: {_read(needed)}",
@@ -459,7 +459,7 @@ def _describe_bound(term: FloorBound, needed: Demand, launches: Launches, floor_
 def note_beaten_floors(
     rows: Sequence[WhatIf], device: str | None, ttft_s: float | None, tpot_s: float | None
 ) -> None:
-    """Say so in the rows of the run's own device where it was faster than the floor: then a limit or the count is wrong."""
+    """Add a note to the rows of the run's own device if it beat the floor: then a limit or the count is wrong."""
     own = [row for row in rows if row.device == device]
     if not own:
         return
@@ -473,7 +473,7 @@ def note_beaten_floors(
 
 
 def _read(needed: Demand) -> str:
-    """Say what a memory-bound step spends its time reading: what is less than a third is not named."""
+    """Describe what a memory-bound step spends its time reading; parts below a third are not named."""
     cache = needed.step_cache_bytes / needed.step[1] if needed.step is not None and needed.step[1] else 0.0
     if cache > 1 - _NAMED_FROM:
         return "reading the KV cache"

@@ -1,2 +1,2 @@
 """A server under load: latencies at each load (``latency``), steps matched to requests (``matching``), parts of a request's time
-(``parts``), and what to change (``findings``)."""
+(``parts``), and recommendations (``findings``)."""

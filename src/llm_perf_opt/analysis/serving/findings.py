@@ -1,4 +1,4 @@
-"""What limits a server under load: rules that speak only with evidence; gains are upper bounds per request."""
+"""What limits a server under load: rules that report only what they have evidence for; gains are upper bounds per request."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Rule = Callable[[Analysed, "Point"], list[Finding]]
 
 
 class Point:
-    """A load point with its means, as rules need them."""
+    """A load point with its means, as used by rules."""
 
     def __init__(self, found: Analysed, place: int) -> None:
         self.place = place
@@ -84,7 +84,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The load in words."""
+        """The load as text."""
         if self.load.kind == "closed" and self.load.concurrency:
             return f"{units.number(self.load.concurrency)} requests in flight"
         return f"{units.number(self.load.rate_per_s)} requests/s" if self.load.rate_per_s else "this load"
@@ -269,12 +269,12 @@ def _queue_cause(
     if steps is not None and len(rows):
         waiting = rows[steps.waiting[rows] > 0]
         most, kv = int(steps.running[rows].max()), _most_kv(steps, rows)
-        # Requests leave with a step and others enter with the next one: at the limit means at most one below it.
+        # Requests leave with a step and others enter with the next, so "at the limit" means at most one below it.
         room = len(waiting) > 0 and most > 0 and kv is not None and kv < _KV_ROOM
         if room and (steps.running[waiting] >= most - max(1, most // 20)).mean() > 0.7:
             return "batch-limit", f"The batch is limited to {most} requests while others wait"
         if len(waiting):
-            # A queue that comes and goes with prompts is their interference; one that stays is too much load.
+            # A queue that comes and goes with prompts is interference by prompts; a persistent one is overload.
             span = steps.duration_s[rows].sum()
             if (steps.prefill_tokens[waiting] > 0).mean() > 0.7 and steps.duration_s[
                 waiting
@@ -306,7 +306,7 @@ def _saturated_batch(found: Analysed) -> list[str]:
 
 
 def _find_overload(found: Analysed, point: Point) -> list[Finding]:
-    """Without parts: a load point beyond the knee, and what the server's own metrics say of it."""
+    """Report a load point beyond the knee without parts, using the server's own metrics."""
     knee, load = found.serving.knee, point.load
     if point.load.ttft_parts_s is not None or knee is None or not knee.rate_per_s or not load.rate_per_s:
         return []

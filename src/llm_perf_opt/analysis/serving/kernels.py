@@ -51,7 +51,7 @@ class TraceStep:
 
 
 def find_steps(timeline: Timeline) -> list[TraceStep]:
-    """Return the steps of a trace in order, with what ran in each; empty: the trace has no marks of steps."""
+    """Return the steps of a trace in order, with the work of each; empty: the trace has no marks of steps."""
     ranges = timeline.ranges
     marks: dict[int, TraceStep] = {}
     for row in range(len(ranges)):
@@ -112,7 +112,7 @@ def _add_host_work(timeline: Timeline, marks: Mapping[int, TraceStep]) -> None:
 
 
 def match_trace(found: Sequence[TraceStep], steps: Steps) -> int:
-    """Give steps of the trace their rows among the records, by the sequence of their sizes; return how many matched."""
+    """Assign steps of the trace to rows of the records by the sequence of their sizes; return how many matched."""
     recorded = [
         (
             int(max(steps.prefill_requests[row], 0)),
@@ -132,7 +132,7 @@ def match_trace(found: Sequence[TraceStep], steps: Steps) -> int:
 def describe_window(
     timelines: Sequence[Timeline], steps: Steps | None, requests: Requests | None, unprofiled: Steps | None
 ) -> ProfiledWindow:
-    """Return what ran in the window, by kind of step and by request; rank 0 decides, other ranks are counted."""
+    """Return what ran in the window, by kind of step and by request; rank 0 is used, other ranks are only counted."""
     ranks = [find_steps(one) for one in timelines]
     window = ProfiledWindow(ranks=len(timelines))
     lengths = sorted({len(found) for found in ranks})

@@ -1,4 +1,4 @@
-"""Latency at each load point: percentiles with intervals, goodput under limits, failures apart, and the knee."""
+"""Latency at each load point: percentiles with intervals, goodput under limits, failures listed separately, and the knee."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BLOCKS, _LEAST_PER_BLOCK = 10, 10
 
 
 def parse_slo(text: str) -> dict[str, float]:
-    """Read ``ttft:500ms,tpot:50ms``; raises :class:`ConfigError` that says what is wrong."""
+    """Parse ``ttft:500ms,tpot:50ms``; raises :class:`ConfigError` that names the mistake."""
     found: dict[str, float] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = _SLO.fullmatch(part)
@@ -87,7 +87,7 @@ def quantile_ranks(n: int, q: float, confidence: float = _CONFIDENCE) -> tuple[i
     tail = (1 - confidence) / 2
     if n < 1:
         return None, None
-    if n * q * (1 - q) > 50:  # the normal approximation is exact enough, and quick
+    if n * q * (1 - q) > 50:  # the normal approximation is sufficiently exact, and fast
         spread = NormalDist().inv_cdf(1 - tail) * math.sqrt(n * q * (1 - q))
         return max(1, math.floor(n * q - spread)), min(n, math.ceil(n * q + spread) + 1)
     cumulative = 0.0
@@ -111,7 +111,7 @@ def quantile_ranks(n: int, q: float, confidence: float = _CONFIDENCE) -> tuple[i
 
 
 def _tpot_of(requests: Requests) -> Float64:
-    """Time per output token of each request: (last − first token) ÷ (tokens − 1), else as its tool states it."""
+    """Time per output token of each request: (last − first token) ÷ (tokens − 1), else as reported by its tool."""
     counts = np.diff(requests.token_offset)
     last = np.where(
         counts > 0,
@@ -144,7 +144,7 @@ def _late_by(requests: Requests) -> Float64:
 
 
 def total_ttft(requests: Requests, loads: Sequence[LoadRecord]) -> Float64:
-    """TTFT as reported: from the scheduled time of sending where the record is made so, else from sending."""
+    """TTFT as reported: from the scheduled time of sending where the record has it, else from sending."""
     from_schedule = np.array([one.from_schedule for one in loads] or [False])[requests.load]
     late = _late_by(requests)
     return requests.ttft_s + np.where(from_schedule & ~np.isnan(late), late, 0.0)
@@ -153,7 +153,7 @@ def total_ttft(requests: Requests, loads: Sequence[LoadRecord]) -> Float64:
 def load_points(
     loads: Sequence[LoadRecord], requests: Requests | None, slo: Mapping[str, float]
 ) -> list[LoadPoint]:
-    """Return every load point: computed from its requests where they are kept, else as its tool states it."""
+    """Return every load point: computed from its requests where they are kept, else as reported by its tool."""
     points = []
     for number, load in enumerate(loads):
         chosen = requests.load == number if requests is not None else np.zeros(0, bool)
@@ -232,7 +232,7 @@ def _fill_from_requests(load: LoadRecord, requests: Requests, chosen: Bool, slo:
 def _blocks(
     requests: Requests, rows: Int64, latencies: Mapping[str, Float64], slo: Mapping[str, float]
 ) -> dict[str, list[float]]:
-    """Metrics of each tenth of the requests: how much a metric varies within one measurement decides what can be compared."""
+    """Return metrics of each tenth of the requests: the variation within one measurement limits what can be compared."""
     rows = rows[requests.completed[rows]]
     rows = rows[np.argsort(requests.sent_s[rows], kind="stable")]
     if len(rows) < _BLOCKS * _LEAST_PER_BLOCK:
@@ -317,7 +317,7 @@ def _compare_with_stated(point: LoadPoint, stated: LatencyStat | None) -> None:
 
 
 def _check_consistency(point: LoadPoint) -> None:
-    """A TPOT that contradicts E2E, TTFT and the number of tokens counts something else (chunks): it is replaced."""
+    """Replace a TPOT that contradicts E2E, TTFT and the number of tokens: it counts something else (chunks)."""
     if point.tpot_s is None or point.ttft_s is None or point.e2e_s is None or point.output_tokens is None:
         return
     stated, first, whole = point.tpot_s.mean, point.ttft_s.mean, point.e2e_s.mean
@@ -348,7 +348,7 @@ def _mark_small_samples(point: LoadPoint) -> None:
 
 
 def find_knee(points: Sequence[LoadPoint]) -> Knee | None:
-    """Return the highest load before latency or throughput gives way; ``None`` without two loads to compare."""
+    """Return the highest load before latency or throughput degrades; ``None`` without two loads to compare."""
     measured = [one for one in points if one.ttft_s is not None and one.ttft_s.p50 and one.completed]
     opened = [one for one in measured if one.kind != "closed" and one.rate_per_s]
     closed = [one for one in measured if one.kind == "closed" and one.concurrency]
@@ -382,7 +382,7 @@ def _rate(point: LoadPoint) -> str:
 def _sustains(point: LoadPoint) -> bool:
     if point.completed_per_s is None or point.rate_per_s is None or point.e2e_s is None or not point.seconds:
         return True
-    # The last answers come after the last request was sent: a short measurement completes less than it was offered.
+    # The last answers arrive after the last request was sent, so a short measurement completes less than was offered.
     tail = point.e2e_s.p99 or point.e2e_s.mean or 0.0
     expected = (
         (point.offered_per_s or point.rate_per_s)
@@ -407,7 +407,7 @@ def _beyond(point: LoadPoint, lightest: LoadPoint) -> str | None:
 
 
 def _closed_knee(points: Sequence[LoadPoint]) -> Knee:
-    """More requests in flight: the knee is where throughput stops growing with them."""
+    """Return the knee of a closed loop: where throughput stops growing with the number of requests in flight."""
     for before, after in itertools.pairwise(points):
         if (
             not before.completed_per_s

@@ -1,7 +1,7 @@
 """Which step made the first token of which request: by ids where the engine gives them, else by time, order and counts.
 
 The clocks of client and server may differ. A token cannot arrive before its step ended, and a request cannot reach the server
-before it was sent: both bound the difference of the clocks from each side, and half the distance of the bounds is its uncertainty.
+before it was sent: both bound the clock offset from each side, and half the distance of the bounds is its uncertainty.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Matches:
 
 
 def merge_steps(tables: Sequence[Steps]) -> Steps | None:
-    """Return the steps of all files in time order; files without a clock count only where no file has one."""
+    """Return the steps of all files in time order; files without a clock are used only if no file has one."""
     placed = [one for one in tables if one.is_placed]
     chosen = placed or list(tables[:1])
     if not chosen:
@@ -78,7 +78,7 @@ def merge_steps(tables: Sequence[Steps]) -> Steps | None:
         parts = [getattr(one, name) + base for one, base in zip(chosen, bases, strict=True)]
         return place[np.concatenate(parts).astype(np.int64)]
 
-    # Each file is an engine of its own unless its lines say so themselves.
+    # Each file is a separate engine unless its lines state otherwise.
     numbers = [one.engine for one in chosen]
     if len({int(value) for each in numbers for value in np.unique(each)}) < len(chosen):
         numbers = [np.full(len(one), index, np.int32) for index, one in enumerate(chosen)]
@@ -173,13 +173,13 @@ def _known_ids(requests: Requests) -> dict[str, int]:
 
 
 def _forms(name: str) -> tuple[str, ...]:
-    """The id, and without what servers put before it (``cmpl-``)."""
+    """The id, and without the prefix of servers (``cmpl-``)."""
     bare = _PREFIX.sub("", name)
     return (name,) if bare == name else (name, bare)
 
 
 def _row_of(name: str, known: dict[str, int]) -> int:
-    """Row of the request that the engine calls ``name``: vLLM adds ``cmpl-`` before and ``-0`` behind the client's id."""
+    """Row of the request that the engine calls ``name``: vLLM adds the prefix ``cmpl-`` and the suffix ``-0`` to the client's id."""
     for _ in range(3):
         for form in _forms(name):
             if form in known:
@@ -210,7 +210,7 @@ def _match_members(
     begins = np.concatenate(([True], owner[1:] != owner[:-1])) if len(owner) else np.zeros(0, bool)
     before = np.maximum.accumulate(np.where(begins, done - tokens, 0.0))
     need = np.maximum(requests.prompt_tokens - np.maximum(requests.cached_tokens, 0), 1)[owner]
-    # What comes after the whole prompt is a preempted request computed again.
+    # Prompt tokens after the whole prompt belong to a preempted request that is recomputed.
     first = prefill[done - before - tokens < need - 0.5]
     np.maximum.at(found.first_step, rows[first], steps.member_step[first])
     np.maximum.at(found.last_step, rows[own], steps.member_step[own])
@@ -231,7 +231,7 @@ def _take_slot(step: int, free: Bool, slot_step: Int64) -> None:
 def _match_finished(
     steps: Steps, known: dict[str, int], found: Matches, free: Bool, slot_step: Int64, slot_arrival: Float64
 ) -> None:
-    """Requests that the engine names when they end: arrival = end − E2E is also the arrival behind their first token."""
+    """Requests that the engine names when they finish: arrival = end − E2E identifies their first token."""
     ended = steps.finished
     by_arrival = np.argsort(slot_arrival, kind="stable")
     arrivals = slot_arrival[by_arrival]
@@ -255,7 +255,7 @@ def _match_finished(
 
 
 def _take_statement(steps: Steps, ended: Finished, place: int, row: int, found: Matches) -> None:
-    """Take over what the engine states of a finished request."""
+    """Copy what the engine reports about a finished request."""
     last = int(ended.step[place])
     found.last_step[row] = last
     found.arrival_s[row] = steps.end_s[last] - ended.e2e_s[place]
@@ -271,7 +271,7 @@ def _take_statement(steps: Steps, ended: Finished, place: int, row: int, found: 
 
 
 def _nearest(ordered: Float64, value: float) -> int:
-    """Place of the value closest to ``value`` (within the time that two records of one arrival may differ); −1 for none."""
+    """Return the index of the closest value (within the allowed difference of two records of one arrival); −1 for none."""
     if not len(ordered) or value != value:
         return -1
     place = int(np.searchsorted(ordered, value))
@@ -295,7 +295,7 @@ def _prefill_near(steps: Steps, end_s: float, last: int) -> int:
 
 
 def _first_token_slots(steps: Steps) -> tuple[Int64, Float64]:
-    """Places for first tokens, in the order of the steps: (step, arrival of the request where recorded)."""
+    """Return the slots for first tokens, in the order of the steps: (step, arrival of the request where recorded)."""
     if (steps.first_tokens >= 0).all() and len(steps.wait_s):
         order = np.lexsort((-steps.wait_s, steps.wait_step))
         step = steps.wait_step[order]
@@ -337,7 +337,7 @@ def _match_by_time(
 
 @dataclass(slots=True, eq=False)
 class _Pairs:
-    """Requests and first-token slots that go together at an assumed offset of the clocks."""
+    """Requests and first-token slots that match at an assumed clock offset."""
 
     rows: Int64
     slots: Int64
@@ -355,14 +355,14 @@ def _pair(
     offset: float,
 ) -> _Pairs:
     first = requests.sent_s[rows] + requests.ttft_s[rows]
-    # As many tokens as slots: in order, so that no delay of a token can mislead.
+    # As many tokens as slots: match in order, which is robust against delayed tokens.
     in_order = len(rows) == len(slots)
     chosen = (
         np.arange(len(rows)) if in_order else _latest_before(first, steps.end_s[slot_step[slots]] + offset)
     )
     ok = chosen >= 0
     rows, chosen = rows[ok], slots[chosen[ok]]
-    # Requests of one step are distinguished by their arrival: who was sent first arrived first.
+    # Requests of one step are distinguished by their arrival: the request sent first arrived first.
     rows = rows[np.lexsort((requests.sent_s[rows], slot_step[chosen]))]
     chosen = chosen[np.lexsort((slot_arrival[chosen], slot_step[chosen]))]
     step = slot_step[chosen]
@@ -425,7 +425,7 @@ def _same_clock(first: Float64, steps: Steps) -> bool:
 
 
 def _most_frequent_difference(first: Float64, ends: Float64, most: int = 1500) -> float | None:
-    """The difference at which most first tokens follow the end of a step; ``None`` where no difference stands out."""
+    """The difference at which most first tokens follow the end of a step; ``None`` if no difference is dominant."""
     a = first[:: max(1, len(first) // most)]
     b = ends[:: max(1, len(ends) // most)] if len(ends) > most else ends
     differences = (a[:, None] - b[None, :]).ravel()
@@ -442,7 +442,7 @@ def _most_frequent_difference(first: Float64, ends: Float64, most: int = 1500) -
 
 
 def _estimate_clock(requests: Requests, steps: Steps, found: Matches) -> None:
-    """Bound client − server clock from both sides by what cannot have happened."""
+    """Bound the clock offset (client − server) from both sides by causality."""
     rows = np.flatnonzero(found.matched)
     if not len(rows):
         return
@@ -453,13 +453,13 @@ def _estimate_clock(requests: Requests, steps: Steps, found: Matches) -> None:
     )
     highs, lows = first - steps.end_s[step], requests.sent_s[rows] - reached
     high, low = float(highs.min()), float(lows.max())
-    if low > high and len(rows) >= 20:  # a few wrong matches must not decide
+    if low > high and len(rows) >= 20:  # a few wrong matches must not determine the result
         high, low = float(np.quantile(highs, 0.1)), float(np.quantile(lows, 0.9))
     placement = _overlap(steps)
     if low <= 0.0 <= high:
         found.offset_s = 0.0
         found.uncertainty_s = max(high, -low, placement)
-        # A bound of seconds says nothing; what is left is how exactly the steps are placed.
+        # A bound of seconds is useless; the remaining uncertainty is that of the step times.
         if found.uncertainty_s > 1.0:
             found.notes.append("The records bound the difference of the clocks only loosely; 0 is assumed.")
     else:
@@ -475,7 +475,7 @@ def _estimate_clock(requests: Requests, steps: Steps, found: Matches) -> None:
 
 
 def _overlap(steps: Steps) -> float:
-    """How far neighbouring steps of an engine overlap, which they cannot: 95th percentile of what does."""
+    """Return the 95th percentile of the overlap of neighbouring steps of an engine, which cannot overlap in reality."""
     worst = 0.0
     for engine in np.unique(steps.engine):
         rows = steps.engine == engine
@@ -487,12 +487,13 @@ def _overlap(steps: Steps) -> float:
     return worst
 
 
-# Prompt tokens of a request in each step, where the engine does not say.
+# Prompt tokens of a request in each step, where the engine does not report them.
 
 
 def _assign_prompts(requests: Requests, steps: Steps, found: Matches) -> None:
-    """Share the prompt tokens of steps out: a step's first tokens belong to prompts that end there; what is left over was a chunk
-    of a later one."""
+    """Distribute the prompt tokens of steps: a step's first tokens belong to prompts that end there; the remainder is a
+    chunk of a later prompt.
+    """
     have = np.zeros(len(requests), bool)
     have[found.own_request] = True
     rows = np.flatnonzero(found.matched & ~have)
@@ -523,7 +524,7 @@ def _assign_prompts(requests: Requests, steps: Steps, found: Matches) -> None:
         scale = min(1.0, available / wanted)
         own += [(chunk, int(rows[low]), tokens) for chunk, tokens in begun]
         for k in range(low, high):
-            # Who came first is served first: the prompt that was begun before is the first of those that end here.
+            # First come, first served: the prompt that was started earlier is the first of those that end here.
             own.append((step, int(rows[k]), (float(need[k]) - (earlier if k == low else 0.0)) * scale))
         begun = [(step, available - wanted)] if available - wanted > 0.5 else []
     if own:
@@ -536,7 +537,7 @@ def _assign_prompts(requests: Requests, steps: Steps, found: Matches) -> None:
 def _plausible_chunks(
     begun: list[tuple[int, float]], need: float, arrival_s: float, steps: Steps
 ) -> list[tuple[int, float]]:
-    """Of the prompt tokens that no first token followed, those that can be chunks of a prompt: the latest, since its arrival."""
+    """Return the prompt tokens without a first token that can be chunks of a prompt: the latest since its arrival."""
     kept: list[tuple[int, float]] = []
     left = need - 1.0
     for step, tokens in reversed(begun):

@@ -1,4 +1,4 @@
-"""Where the time of a request went: the parts of its TTFT and of the rest of its answer.
+"""Breakdown of a request's time: the parts of its TTFT and of its decode time.
 
 Each instant belongs to one part, so that the parts of a request sum to what its client measured:
 
@@ -80,7 +80,7 @@ class Timeline:
         return np.interp(high, self._time, self._host) - np.interp(low, self._time, self._host)
 
     def next_start(self, at: Float64) -> Float64:
-        """Begin of the first step at or after a time: the scheduler looks at new requests between steps."""
+        """Start of the first step at or after a time: the scheduler admits new requests between steps."""
         place = np.searchsorted(self.start_s, at - 1e-9)
         return np.where(
             place < len(self.start_s), self.start_s[np.minimum(place, len(self.start_s) - 1)], np.inf
@@ -88,7 +88,7 @@ class Timeline:
 
 
 def decode_seconds(steps: Steps) -> Float64:
-    """Of each step, the seconds that are decode; the rest is prefill."""
+    """Decode seconds of each step; the rest is prefill."""
     has_prefill, has_decode = steps.prefill_tokens > 0, steps.decode_requests > 0
     plain = has_decode & ~has_prefill
     tokens = np.maximum(steps.decode_tokens, steps.decode_requests)
@@ -122,7 +122,7 @@ def _along(levels: Float64, batch: Float64) -> Float64:
 
 
 def build_timeline(steps: Steps, engine: int, decode_s: Float64) -> Timeline:
-    """Lay the steps of an engine one after the other; where the record lets two overlap, the later one begins later."""
+    """Make the steps of an engine sequential; if two overlap in the record, the later one is shortened at its start."""
     rows = np.flatnonzero(steps.engine == engine)
     end = np.maximum.accumulate(steps.end_s[rows])
     start = end - steps.duration_s[rows]
@@ -157,7 +157,7 @@ def split_requests(
     decode_s: Float64,
     client_s: Float64,
 ) -> RequestParts:
-    """Split the TTFT and the decode time of every matched request; ``client_s``: what of the TTFT was before sending."""
+    """Split the TTFT and the decode time of every matched request; ``client_s``: the part of the TTFT before sending."""
     size = len(requests)
     found = RequestParts(
         ttft=np.zeros((size, len(PART_NAMES))),
@@ -181,7 +181,7 @@ def split_requests(
 def _own_prefill_seconds(
     steps: Steps, matches: Matches, timelines: dict[int, Timeline], decode_s: Float64, size: int
 ) -> Float64:
-    """Seconds of each request's own prompt: its share of the tokens of each step × what of the step is prefill."""
+    """Seconds of each request's own prompt: its share of the tokens of each step × the prefill time of the step."""
     length = np.zeros(len(steps))
     for line in timelines.values():
         length[line.rows] = line.end_s - line.start_s
@@ -232,7 +232,7 @@ def _split_ttft(
 
 
 def _usual_way(steps: Steps, line: Timeline, sent: Float64, scheduled: Float64) -> float:
-    """Time from sending to the engine where arrivals are not recorded: that of requests which an idle engine began at once."""
+    """Time from sending to the engine where arrivals are not recorded: the median for requests that an idle engine started at once."""
     place = np.minimum(np.searchsorted(line.start_s, scheduled - 1e-9), len(line.start_s) - 1)
     before = np.where(place > 0, line.end_s[np.maximum(place - 1, 0)], -np.inf)
     idle = (steps.decode_requests[line.rows[place]] == 0) & (before < sent)
@@ -240,7 +240,7 @@ def _usual_way(steps: Steps, line: Timeline, sent: Float64, scheduled: Float64) 
 
 
 def _first_own_start(matches: Matches, line: Timeline, rows: Int64, place: Int64) -> Float64:
-    """Begin of the first step that computed a part of each request's prompt."""
+    """Start of the first step that computed a part of each request's prompt."""
     earliest = np.full(int(matches.first_step.shape[0]), np.iinfo(np.int64).max)
     np.minimum.at(earliest, matches.own_request, matches.own_step)
     first = np.minimum(
@@ -331,7 +331,7 @@ def _preemption_waits(
         for place in long.tolist():
             begin, stop = float(times[place]), float(times[place + 1])
             first, after = np.searchsorted(at, (begin - 2 * typical, stop))
-            # The last steps that ended before the tokens around the gap were received made them.
+            # The tokens around the gap were made by the last steps that ended before they were received.
             made = np.searchsorted(line.end_s, (begin + 1e-9, stop + 1e-9)) - 1
             if after > first and made[0] >= 0 and made[1] - made[0] >= (2 if often > 0 else 3):
                 found.append((number, int(made[0]), int(made[1]), place + 1))
@@ -339,7 +339,7 @@ def _preemption_waits(
 
 
 def mean_parts(parts: Float64, mask: Bool, *, undecided: Float64 | None = None) -> TimeParts | None:
-    """Means over the chosen requests; ``undecided``: seconds of requests that were not matched, which count as other."""
+    """Means over the chosen requests; ``undecided``: seconds of unmatched requests, counted as other."""
     if not mask.any():
         return None
     means = parts[mask].mean(axis=0)
@@ -348,7 +348,7 @@ def mean_parts(parts: Float64, mask: Bool, *, undecided: Float64 | None = None) 
     return TimeParts(**{name: float(value) for name, value in zip(PART_NAMES, means, strict=True)})
 
 
-# The slowest requests, and who delayed them.
+# The slowest requests and the requests that delayed them.
 
 
 def slowest_requests(
@@ -360,7 +360,7 @@ def slowest_requests(
     *,
     most: int = 5,
 ) -> list[SlowRequest]:
-    """Return the requests with the longest TTFT and what each of them waited for, the largest cause first."""
+    """Return the requests with the longest TTFT and what each waited for, the largest cause first."""
     done = np.flatnonzero(requests.completed)
     order = done[np.argsort(-ttft[done], kind="stable")][:most]
     found = []

@@ -31,7 +31,7 @@ _MOST_EVENTS = 400
 
 @dataclass(slots=True, eq=False)
 class Analysed:
-    """The section, and what findings are made from."""
+    """The section, and the data that findings use."""
 
     serving: Serving
     requests: Requests | None = None
@@ -123,10 +123,10 @@ def _add_parts(found: Analysed) -> None:
 
 
 def _add_stated_parts(found: Analysed) -> None:
-    """Without steps: what the server states of each request.
+    """Add parts from the server's own statements, without steps.
 
-    Everything else is under other. What is left of the TTFT after the server's own statements is not the network: vLLM's queue
-    time begins when the scheduler takes the request over, so a request that waits for a running step is in neither.
+    Everything else is counted as other. The remainder of the TTFT is not the network: vLLM's queue time begins when the
+    scheduler accepts the request, so waiting for a running step is in neither.
     """
     requests = found.requests
     if requests is None:
@@ -197,7 +197,7 @@ def _step_gaps(steps: Steps) -> tuple[Float64, float]:
         end = np.maximum.accumulate(steps.end_s[rows])
         start = np.maximum(end - steps.duration_s[rows], np.concatenate(([-np.inf], end[:-1])))
         between = np.maximum(start[1:] - end[:-1], 0.0)
-        # Decodes go on with requests of the step before: the engine had work and did not begin.
+        # Decodes continue requests of the step before: the engine had work and did not start.
         going_on = steps.decode_requests[rows][1:] > 0
         gaps.append(between[going_on])
         total += float((end - start).sum() + between[going_on].sum())
@@ -211,7 +211,7 @@ def _client(records: ServingRecords, points: list[LoadPoint]) -> ClientUse | Non
     return ClientUse(
         capacity_per_s=records.client_capacity_per_s,
         lag_s=max(lags, default=None),
-        # Requests that wait in the server: it is the limit, and the client's limit of requests in flight only follows.
+        # Requests that wait in the server: the server is the limit, and the client's limit of requests in flight is secondary.
         bottleneck=any(one.client_bound and one.server.get("mean_waiting", 0.0) < 1 for one in points),
     )
 

@@ -74,7 +74,7 @@ def own_weight_bytes(count: PhaseCount, tree: ModelTree) -> dict[str, float]:
 
 
 def _share_read(param: ParamInfo, count: PhaseCount) -> float:
-    """Return the expected share of an expert tensor that a pass reads; 1 for everything else."""
+    """Return the expected fraction of an expert tensor that a pass reads; 1 for everything else."""
     use = count.experts.get(param.module)
     if not param.experts or use is None:
         return 1.0
@@ -82,7 +82,7 @@ def _share_read(param: ParamInfo, count: PhaseCount) -> float:
 
 
 def active_params(decode: PhaseCount, tree: ModelTree) -> int:
-    """Parameters one token meets in decode: chosen experts only, embedding tables (a row) left out."""
+    """Parameters used by one token in decode: chosen experts only, embedding tables (a row) left out."""
     total = 0.0
     params = {param.name: param for param in tree.params}
     for name in decode.params_read:
@@ -236,7 +236,7 @@ def _scaling_facts(
     flops: Mapping[str, Mapping[str, int]],
     layers: list[KvLayers],
 ) -> Scaling | None:
-    """Return what other batch sizes, contexts and data types change; ``None`` without a language model."""
+    """Return the facts needed for other batch sizes, contexts and data types; ``None`` without a language model."""
     prefill, decode = counts.get("prefill"), counts.get("decode")
     if prefill is None or decode is None:
         return None
@@ -290,7 +290,7 @@ def _small_by_module(counts: Mapping[str, PhaseCount]) -> dict[str, float]:
 
 
 def coverage(counts: Mapping[str, PhaseCount], flops: Mapping[str, Mapping[str, int]]) -> Coverage:
-    """Say how much of the arithmetic of all phases was counted, and what was not."""
+    """Return how much of the arithmetic of all phases was counted, and what was not."""
     small: dict[str, int] = {}
     unknown: set[str] = set()
     for count in counts.values():
@@ -312,7 +312,7 @@ def module_rows(
     components: Mapping[str, str],
     conventions: Conventions,
 ) -> list[StaticModule]:
-    """Return the module tree, leaving out modules that hold and do nothing."""
+    """Return the module tree, leaving out modules without parameters and work."""
     total_flops = {phase: roll_up(dict(own)) for phase, own in flops.items()}
     weights = {phase: roll_up(own_weight_bytes(count, tree)) for phase, count in counts.items()}
     activations = {p: roll_up(_own_activations(count, tree, conventions, p)) for p, count in counts.items()}
@@ -371,7 +371,7 @@ def sum_over_steps(step: Callable[[int], int], first: int, steps: int) -> int:
     return sum_over_steps(step, first, middle - first + 1) + sum_over_steps(step, middle + 1, last - middle)
 
 
-# What must be in memory at which context and batch.
+# Memory required at each context and batch size.
 
 
 _CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)

@@ -1,4 +1,4 @@
-"""Which formula belongs to which architecture, and the FLOPs of each component and phase by it."""
+"""Closed-form FLOP formulas by architecture, for each component and phase."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DecoderLayer:
         return self.attention_weights + self.key_weights + self.dense_weights
 
     def active_weights(self) -> int:
-        """Weights one position meets as a query."""
+        """Weights used by one query position."""
         return self.attention_weights + self.dense_weights + self.top_k * self.expert_weights
 
 
@@ -94,7 +94,7 @@ class Decoder:
         return sum(layer.weights() for layer in self.layers) + tables * self.hidden * self.vocabulary
 
     def active_params(self) -> int:
-        """Weights one token meets in decode, head included, embedding table left out."""
+        """Weights used by one token in decode, head included, embedding table left out."""
         met = sum(layer.active_weights() + layer.key_weights for layer in self.layers)
         return met + self.hidden * self.vocabulary
 
@@ -122,7 +122,7 @@ Config = Mapping[str, Any]
 
 
 def first(config: Config, *names: str, default: Any = None) -> Any:
-    """Return the first of several spellings that is there and not null."""
+    """Return the first of several spellings that is present and not null."""
     return next((config[name] for name in names if config.get(name) is not None), default)
 
 
@@ -192,7 +192,7 @@ def _is_sparse(config: Config, index: int) -> bool:
 
 
 def _rotated_size(config: Config) -> int:
-    """Part of a head that rotary embedding turns."""
+    """Part of a head that is rotated by rotary embedding."""
     size = int(first(config, "head_dim", default=config["hidden_size"] // config["num_attention_heads"]))
     rope = config.get("rope_parameters") or {}
     share = first(config, "partial_rotary_factor", default=rope.get("partial_rotary_factor"))
@@ -370,7 +370,7 @@ _ViewFlops = Callable[[int], dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The shapes formulas need; the same facts as ``workloads.base.PhaseShapes``, free of adapters."""
+    """The shapes formulas need; the same values as ``workloads.base.PhaseShapes``, free of adapters."""
 
     batch_size: int
     prompt_tokens: int
@@ -491,7 +491,7 @@ def closed_form_of(config: Config) -> ClosedForm:
 def closed_form_static(form: ClosedForm, conventions: Conventions) -> Static:
     """Return the frame of a static model without phases: parameters and conventions.
 
-    Parameters are those of matrices; norms and biases are left out, and the conventions say so.
+    Parameters are those of matrices; norms and biases are left out, as stated in the conventions.
     """
     decoder = form.decoder
     head = 0 if decoder.tied else decoder.hidden * decoder.vocabulary

@@ -1,7 +1,7 @@
-"""What a count of one phase yields, before any convention is applied: plain values, no torch.
+"""Raw counts of one phase, before any convention is applied: plain values, no torch.
 
 The counter (``workloads.counting``) fills these; :mod:`llm_perf_opt.analysis.static.build` turns them into
-the static model of a run. Keeping the raw facts apart from the conventions is what makes the conventions
+the static model of a run. Raw counts are kept separate from the conventions, so that conventions are
 selectable without counting again.
 """
 
@@ -60,7 +60,7 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True)
 class ModelTree:
-    """The structure of a model: what exists, whether or not a phase uses it."""
+    """The structure of a model, whether or not a phase uses it."""
 
     modules: tuple[ModuleInfo, ...]
     """Every module, parents before children, the root first."""
@@ -138,7 +138,7 @@ class StateUse:
     """Places that are filled once and only read from then on (keys and values of an encoder)."""
 
     def traffic_bytes(self) -> float:
-        """What was there is read; what grew is appended, what kept its size is written again."""
+        """Return the traffic: existing state is read; growth is appended; state of constant size is rewritten."""
         written = sum(
             size - self.before.get(place, 0) if size > self.before.get(place, 0) else size
             for place, size in self.after.items()
@@ -147,7 +147,7 @@ class StateUse:
         return sum(self.before.values()) + written
 
     def grown(self) -> set[str]:
-        """Return the places that held something before and hold more now."""
+        """Return the places that held something before and have grown."""
         return {place for place, size in self.after.items() if 0 < self.before.get(place, 0) < size}
 
 
@@ -212,7 +212,7 @@ def roll_up(own: dict[str, float]) -> dict[str, float]:
 def expected_distinct_experts(experts: int, top_k: int, tokens: int) -> float:
     """Expected number of experts that at least one of ``tokens`` chooses, routing being uniform.
 
-    A token meets a given expert with probability ``top_k / experts``.
+    A token is routed to a given expert with probability ``top_k / experts``.
     """
     if experts <= 0 or tokens <= 0:
         return 0.0
@@ -221,7 +221,7 @@ def expected_distinct_experts(experts: int, top_k: int, tokens: int) -> float:
     return experts * (1.0 - (1.0 - min(top_k, experts) / experts) ** tokens)
 
 
-# Choices that change FLOP totals without changing the model, and their words for reports.
+# Choices that change FLOP totals without changing the model, and their descriptions for reports.
 
 
 Causal = Literal["full", "halved"]
@@ -242,7 +242,7 @@ class Conventions:
     computes it: 2 × frequencies FLOPs per position and layer."""
 
     def describe(self) -> dict[str, str]:
-        """Return every convention in words, to be shown next to the numbers."""
+        """Return every convention as text, shown next to the numbers."""
         return {
             "mac": "one multiply-add = 2 FLOPs; only matrix products, convolutions and attention are counted",
             "attention": _ATTENTION_WORDS[self.causal],

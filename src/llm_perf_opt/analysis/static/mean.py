@@ -92,14 +92,14 @@ def _mean_static(statics: Sequence[tuple[Static, int]]) -> Static:
         ),
         scaling=_mean_scaling(statics),
         quantisation=first.quantisation,
-        # Similar shapes are identified by name, so those of one batch stand for all: they say at which lengths they are.
+        # Similar shapes are identified by name, so those of one batch represent all; they include their lengths.
         operators=first.operators,
         splits=_mean_splits(statics),
     )
 
 
 def _mean_splits(statics: Sequence[tuple[Static, int]]) -> list[Split]:
-    """Average what ranks read and exchange; what they hold belongs to the model."""
+    """Average what ranks read and exchange; what they hold is a property of the model."""
     return [
         replace(
             first,
@@ -119,7 +119,7 @@ def _mean_splits(statics: Sequence[tuple[Static, int]]) -> list[Split]:
 
 
 def _mean_scaling(statics: Sequence[tuple[Static, int]]) -> Scaling | None:
-    """Average what depends on the shapes; experts, cache layout and tables belong to the model."""
+    """Average what depends on the shapes; experts, cache layout and tables are properties of the model."""
     known = [(static.scaling, times) for static, times in statics if static.scaling is not None]
     if len(known) < len(statics):
         return None
@@ -170,7 +170,7 @@ def _mean_phase(phases: Sequence[tuple[StaticPhase, int]]) -> StaticPhase:
 
 
 def _mean_minimum(phases: Sequence[tuple[StaticPhase, int]]) -> Minimum | None:
-    """Average the least work; a shape at which what runs is the least counts with that."""
+    """Average the least work; a shape without excess work contributes its actual work."""
     if all(phase.minimum is None for phase, _ in phases):
         return None
     reasons = dict.fromkeys(

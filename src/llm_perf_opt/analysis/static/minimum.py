@@ -1,4 +1,4 @@
-"""The least work that gives the same result, from the count of what the model's code does.
+"""The minimum work that gives the same result, derived from the count of the model's actual work.
 
 Two things cost far more in plain model code than they must: experts that all run on every token, and latent attention that
 expands its whole cache in every step. Both are recognised in the count, never by the name of a model.
@@ -22,21 +22,21 @@ from llm_perf_opt.analysis.static.counts import (
 
 @dataclass(frozen=True, slots=True)
 class LeastCount:
-    """A count of the least work, and what the code does beyond it."""
+    """A count of the minimum work, and the excess work of the code."""
 
     count: PhaseCount
     reasons: tuple[str, ...]
 
 
 def least_count(count: PhaseCount, tree: ModelTree, causal: Causal) -> LeastCount:
-    """Return the count with routed experts and absorbed attention; the same count where the code does no more."""
+    """Return the count with routed experts and absorbed attention; the same count if there is no excess work."""
     least, reasons = _routed(count, tree)
     least, more = _absorbed(least, tree.latent, causal)
     return LeastCount(least, (*reasons, *more))
 
 
 def _routed(count: PhaseCount, tree: ModelTree) -> tuple[PhaseCount, list[str]]:
-    """Let tokens meet the experts their router chooses, where every expert ran on every token."""
+    """Count only the experts chosen by the router, where every expert ran on every token."""
     tokens = count.batch_size * count.positions
     own, experts = dict(count.own_flops), dict(count.experts)
     changed: dict[tuple[int, int], int] = {}
@@ -61,7 +61,7 @@ def _routed(count: PhaseCount, tree: ModelTree) -> tuple[PhaseCount, list[str]]:
 def _absorbed(
     count: PhaseCount, latent: Sequence[LatentAttention], causal: Causal
 ) -> tuple[PhaseCount, list[str]]:
-    """Let latent attention work on its compressed cache, where expanding it costs more."""
+    """Count latent attention on its compressed cache, where expanding it costs more."""
     own, attention = dict(count.own_flops), list(count.attention)
     layers = 0
     for one in latent:

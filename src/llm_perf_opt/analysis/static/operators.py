@@ -1,6 +1,6 @@
-"""The operators of a counted model by shape, alike ones together: what expected times are composed of.
+"""The operators of a counted model, grouped by shape; expected times are composed of them.
 
-A module whose weight is a matrix is a product; how many rows it met follows from what it computed.
+A module whose weight is a matrix is a product; its number of rows follows from its FLOPs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def operator_shapes(
         own = {path: round(flops) for path, flops in count.own_flops.items()}
         own.update(_head_flops(tree, count, conventions, phase))
         for one in tree.latent:
-            own[one.expansion] = 0  # part of latent attention: nobody who is fast runs it apart
+            own[one.expansion] = 0  # part of latent attention: optimised engines do not run it separately
         products = list(_products(tree, count, phase, own))
         experts = list(_experts(tree, count, phase, own))
         shapes.products += _together(products)
@@ -66,7 +66,7 @@ def pattern(path: str) -> str:
 
 
 def _hidden(tree: ModelTree) -> int | None:
-    """Return the width between layers: what the output head takes in."""
+    """Return the width between layers: the input size of the output head."""
     head = next((p for p in tree.params if p.module == tree.head and len(p.shape) == _MATRIX_AXES), None)
     if head is None:  # a head tied to the embedding owns no weight
         head = next((p for p in tree.params if "embed_tokens" in p.name), None)
@@ -84,9 +84,9 @@ def _products(tree: ModelTree, count: PhaseCount, phase: str, own: dict[str, int
         outputs, inputs = param.shape
         rows = own[module] / (2 * outputs * inputs)
         if rows < 1 or rows != int(rows):
-            continue  # more than one product in a module: its share of each is not known
+            continue  # several products in one module: the share of each is unknown
         own[module] = 0
-        # The head and images do one row (or a fixed number) per sequence, whatever the prompt's length.
+        # The head and images process a fixed number of rows per sequence, independent of the prompt length.
         per_position = module != tree.head and phase != "vision"
         yield ProductShape(
             phase,
@@ -147,7 +147,7 @@ def _attention(tree: ModelTree, count: PhaseCount, phase: str) -> Iterator[Atten
 
 
 def _whole_attention(uses: list[AttentionUse]) -> Iterator[AttentionUse]:
-    """Yield one use per attention: written out ("eager"), its two products were counted apart."""
+    """Yield one use per attention: in eager mode its two products were counted separately."""
     seen: set[tuple[str, int, int]] = set()
     for use in uses:
         key = (use.module, use.query_length, use.key_length)
@@ -158,7 +158,7 @@ def _whole_attention(uses: list[AttentionUse]) -> Iterator[AttentionUse]:
 
 
 def _small(count: PhaseCount, phase: str) -> Iterator[SmallShape]:
-    """Yield one fused kernel per module: activations belong to the module around them, sums to the norm that follows."""
+    """Yield one fused kernel per module: activations are part of the surrounding module, sums part of the following norm."""
     merged: dict[str, dict[str, int]] = {}
     for path, met in count.uncounted.items():
         last = path.rpartition(".")[2]
@@ -175,7 +175,7 @@ def _small(count: PhaseCount, phase: str) -> Iterator[SmallShape]:
 
 
 def _together(shapes: list[_Shape]) -> list[_Shape]:
-    """Return shapes that are alike as one, with their number."""
+    """Group identical shapes and count them."""
     found: dict[str, _Shape] = {}
     for shape in shapes:
         known = found.setdefault(repr(shape), shape)

@@ -1,6 +1,6 @@
 """``quantization_config`` of a checkpoint read: which modules are stored in which format.
 
-The rules which modules are left alone are those of the library that loads the method; each is said next to its reader.
+The rules for modules that stay unquantised are those of the library that loads the method; each is documented at its parser.
 A method or a variant that is not known gives a :class:`Scheme` with a reason and no formats: sizes are then unknown, never
 those of 16 bits.
 """
@@ -21,7 +21,7 @@ from llm_perf_opt.summary.static import Quantisation, Split
 
 # Bytes of one weight matrix in each storage format: packed values, scales, zero points.
 #
-# A format is a function from the matrix to its bytes. Sizes follow the tensors that the libraries write; marks a pass never
+# A format is a function from the matrix to its bytes. Sizes follow the tensors that the libraries write; metadata a pass never
 # reads (a shape, a version, a description as text) are left out.
 
 
@@ -184,7 +184,7 @@ class Compressed:
         return matrix.stack * (total + (columns * 4 if self.ordered else 0))
 
 
-# Which parameters a rule of a quantised checkpoint takes.
+# Which parameters a rule of a quantised checkpoint applies to.
 
 
 _EXPERT_PARTS = {
@@ -196,7 +196,7 @@ _EXPERT_PARTS = {
 
 
 class NotKnown(Exception):
-    """A variant of a method whose sizes are not known here."""
+    """A variant of a method with unknown sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Target:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Module names a list may call it by: stacked experts also by those of their single layers."""
+        """Module names that a list may use for it; for stacked experts also those of their single layers."""
         if not self.is_experts:
             return (self.path,)
         parts = _EXPERT_PARTS.get(self.parameter, (self.parameter,))
@@ -227,14 +227,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Parameters that are stored alike; without a format they stay as they are."""
+    """Parameters with the same storage format; without a format they are unchanged."""
 
     covers: Callable[[Target], bool]
     format: WeightFormat | None
 
 
 def _is_left_out(target: Target, patterns: Sequence[str]) -> bool:
-    """Whether a list of modules not to convert names this one, by transformers' rule.
+    """Whether a list of modules not to convert contains this one, by transformers' rule.
 
     A pattern holds from the start of a name up to a module's end, as a regular expression, or as the end of the name.
     """
@@ -265,7 +265,7 @@ _STRATEGIES = ("tensor", "channel", "group", "block", "tensor_group")
 
 
 def _compressed_rules(config: Mapping[str, Any], _head: str | None, size: float) -> list[Rule]:
-    """Return one rule per config group; what ``ignore`` names stays, the output head only if it is named."""
+    """Return one rule per config group; modules in ``ignore`` are unchanged, the output head only if listed."""
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise NotKnown("no config_groups")
@@ -341,7 +341,7 @@ def _computed_in(inputs: Any, bits: int, kind: str) -> str | None:
 
 
 def _cache_dtype_of(config: Mapping[str, Any]) -> str | None:
-    """Return the type a checkpoint sets for its key-value cache (``kv_cache_scheme``, or modelopt's word)."""
+    """Return the type a checkpoint sets for its key-value cache (``kv_cache_scheme``, or modelopt's key)."""
     scheme = config.get("kv_cache_scheme")
     if not isinstance(scheme, Mapping):
         by_name = {"FP8": "float8", "NVFP4": "float4", "INT8": "int8"}
@@ -372,7 +372,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What a ``quantization_config`` says."""
+    """The parsed content of a ``quantization_config``."""
 
     method: str
     rules: tuple[Rule, ...] = ()
@@ -383,12 +383,12 @@ class Scheme:
     notes: tuple[str, ...] = field(default=())
 
     def format_of(self, target: Target) -> WeightFormat | None:
-        """Return how a parameter is stored; ``None``: as it is."""
+        """Return the storage format of a parameter; ``None``: unchanged."""
         return next((rule.format for rule in self.rules if rule.covers(target)), None)
 
 
 def method_of(config: Mapping[str, Any]) -> str:
-    """Return the name of the method; older bitsandbytes checkpoints only say in how many bits to load."""
+    """Return the name of the method; older bitsandbytes checkpoints contain only the number of bits."""
     if config.get("load_in_4bit") or config.get("load_in_8bit"):
         return "bitsandbytes"
     found = config.get("quant_method")
@@ -412,7 +412,7 @@ def read_scheme(config: Mapping[str, Any], *, head: str | None, element_bytes: f
 
 
 def _names(config: Mapping[str, Any], *keys: str) -> list[str] | None:
-    """Return the first list of module names that is there."""
+    """Return the first list of module names that is present."""
     for key in keys:
         found = config.get(key)
         if isinstance(found, list | tuple):
@@ -421,7 +421,7 @@ def _names(config: Mapping[str, Any], *keys: str) -> list[str] | None:
 
 
 def _without(skipped: Sequence[str] | None, head: str | None, *, always_head: bool) -> list[str]:
-    """Return names to leave alone: those listed, and the output head where the library adds it."""
+    """Return modules to leave unquantised: those listed, and the output head where the library adds it."""
     default = [head] if head is not None else []
     if skipped is None:
         return default
@@ -437,7 +437,7 @@ def _linear(skipped: Sequence[str], *, experts: bool) -> Callable[[Target], bool
 
 
 def _fp8(config: Mapping[str, Any], head: str | None, _size: float) -> list[Rule]:
-    """transformers' fine-grained fp8: every ``nn.Linear`` and stack of experts that the list does not name."""
+    """transformers' fine-grained fp8: every ``nn.Linear`` and stack of experts that is not listed."""
     skipped = _without(_names(config, "modules_to_not_convert", "ignored_layers"), head, always_head=False)
     block = config.get("weight_block_size", (128, 128))
     if block is not None and (
@@ -625,7 +625,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str | None, float], Sequence
 }
 
 
-# A model's parameters at the size a quantised checkpoint stores them, and its cache at another type's.
+# A model's parameters at their stored size in a quantised checkpoint, and its cache in another type.
 
 
 _MATRIX_AXES = 2
@@ -635,7 +635,7 @@ _TRANSPOSED = ("GptOssExperts", "Llama4TextExperts")
 
 
 def quantise(tree: ModelTree, scheme: Scheme) -> tuple[ModelTree, Quantisation]:
-    """Return the tree with stored sizes, and what was found; a scheme that is not known changes nothing."""
+    """Return the tree with stored sizes and the scheme; an unknown scheme changes nothing."""
     if scheme.reason is not None:
         return tree, Quantisation(scheme.method, cache_dtype=scheme.cache_dtype, reason=scheme.reason)
     types = {module.name: module.type for module in tree.modules}
@@ -681,7 +681,7 @@ def quantise(tree: ModelTree, scheme: Scheme) -> tuple[ModelTree, Quantisation]:
 
 
 def _matrix(param: ParamInfo, module_type: str) -> Matrix | None:
-    """Return a parameter as the matrix (or stack of experts' matrices) it is; biases and norms are none."""
+    """Return a parameter as a matrix (or stack of experts' matrices); ``None`` for biases and norms."""
     if len(param.shape) == _MATRIX_AXES:
         return Matrix(param.shape[0], param.shape[1])
     if param.experts and len(param.shape) == _STACK_AXES:
@@ -704,7 +704,7 @@ def with_cache_dtype(count: PhaseCount, dtype: str, element_bytes: float) -> Pha
 
 
 def forget_weight_bytes(static: Static) -> None:
-    """Take back every size of weights: the checkpoint keeps them in a format that is not known."""
+    """Clear all weight sizes: the checkpoint's format is unknown."""
     for phase in static.phases.values():
         phase.weight_bytes = None
         if phase.minimum is not None:
@@ -719,7 +719,7 @@ def forget_weight_bytes(static: Static) -> None:
 
 
 def forget_weights_of_ranks(splits: Sequence[Split]) -> None:
-    """Take back what ranks hold and read; how many parameters they have, and what they say, stays."""
+    """Clear what ranks hold and read; parameter counts and communication are kept."""
     for split in splits:
         split.replicated_bytes, split.read_bytes = None, {}
         for share in split.shares:

@@ -1,7 +1,7 @@
-"""A model over several ranks, on paper: what each holds, and what they must say to one another.
+"""Plan of a model over several ranks: what each holds, and what they must communicate.
 
-The rules are those by which transformers carries out the plan of an architecture. A style that is not known here, or whose
-payload cannot be distinguished from the structure, is said and not guessed at.
+The rules are those by which transformers implements the plan of an architecture. An unknown style, or a payload that
+cannot be derived from the structure, is reported and not guessed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Plans:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the count of a model says that a split needs."""
+    """The counts of a model that a split needs."""
 
     tree: ModelTree
     counts: Mapping[str, PhaseCount]
@@ -120,7 +120,7 @@ def _style(parameter: str, plan: Mapping[str, str]) -> str | None:
 
 
 def elements_held(param: ParamInfo, plan: Mapping[str, str], ranks: int, rank: int) -> int:
-    """Return how many elements of a parameter a rank holds."""
+    """Return the number of elements of a parameter that a rank holds."""
     style = _style(param.name, plan)
     if style is None or style in _WHOLE:
         return param.numel
@@ -146,7 +146,7 @@ def elements_held(param: ParamInfo, plan: Mapping[str, str], ranks: int, rank: i
 
 
 def _cut(param: ParamInfo, dimension: int, ranks: int, rank: int, packed: int = 1) -> int:
-    """Return a rank's part of a tensor that is cut along one dimension; the last ranks have less where it is not even."""
+    """Return a rank's part of a tensor that is split along one dimension; the last ranks have less if it is not divisible."""
     size = param.shape[dimension] // packed
     chunk = -(-size // ranks)
     mine = max(0, min(chunk, size - rank * chunk)) * packed
@@ -154,7 +154,7 @@ def _cut(param: ParamInfo, dimension: int, ranks: int, rank: int, packed: int = 
 
 
 def _cached(counted: Counted, plan: Mapping[str, str], ranks: int) -> float | None:
-    """Return the cache of one rank: its heads where keys are split, all where they are not."""
+    """Return the cache of one rank: its own heads if keys are split, otherwise all."""
     if counted.kv_bytes_per_token is None or counted.tree.latent:
         return None
     split = any(name.rpartition(".")[2] in _KEYS and style == "colwise" for name, style in plan.items())
@@ -167,7 +167,7 @@ def _whole_experts(tree: ModelTree, plan: Mapping[str, str], ranks: int) -> int 
 
 
 def _read_bytes(counted: Counted, held: Mapping[str, int], ranks: int) -> dict[str, float]:
-    """Return phase → weights that a rank reads at least; of a table that is split it looks up its part of the rows."""
+    """Return phase → weights that a rank reads at least; of a split table, its part of the looked-up rows."""
     tree = counted.tree
     own = replace(
         tree,
@@ -197,7 +197,7 @@ def _read_bytes(counted: Counted, held: Mapping[str, int], ranks: int) -> dict[s
 
 
 def _exchanges(counted: Counted, plan: Mapping[str, str], ranks: int) -> list[Exchange]:
-    """Return the collectives of every phase that was counted, alike ones together."""
+    """Return the collectives of every phase that was counted, grouped."""
     tree = counted.tree
     weights = {param.module: param for param in tree.params if param.name.endswith(".weight")}
     said = [
@@ -228,7 +228,7 @@ def _exchanges(counted: Counted, plan: Mapping[str, str], ranks: int) -> list[Ex
 
 
 def _rows(count: PhaseCount, *, is_head: bool) -> tuple[int, Follows]:
-    """Return how many positions a module is run on in a pass, and what that grows with."""
+    """Return how many positions a module is run on in a pass and the quantity it scales with."""
     positions = count.batch_size * count.positions
     if not is_head:
         return positions, "positions"
@@ -255,7 +255,7 @@ def _said(
     if style == "ep_dispatch_experts":
         width = _embedding(counted).shape[-1]
         chosen = _chosen(counted, module)
-        # To the experts and back; then every rank gets what the others computed.
+        # To the experts and back; then every rank receives the results of the others.
         return [("all_to_all", chosen * width), ("all_to_all", chosen * width), ("all_gather", width)]
     raise _NotKnownError(f"what ranks say after {_generic(module)} ('{style}') is not known here")
 
@@ -281,8 +281,8 @@ def _chosen(counted: Counted, module: str) -> int:
 
 
 def link_bytes(name: Collective, payload: float, ranks: int) -> float:
-    """Return what goes over the links of one of several ranks in one direction at least, whatever the algorithm.
+    """Return the minimum bytes over the links of one of several ranks in one direction, for any algorithm.
 
-    Of an all-reduce every rank's own part has to leave it: a ring sends 2(n−1)/n of it, a switch that adds up needs it once.
+    In an all-reduce every rank must send its own part: a ring sends 2(n−1)/n of it, an in-network reduction sends it once.
     """
     return payload if name == "all_reduce" else (ranks - 1) / ranks * payload

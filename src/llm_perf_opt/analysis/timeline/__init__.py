@@ -1,1 +1,1 @@
-"""What a timeline shows: attribution, budgets, idle time, communication, engine steps."""
+"""Analysis of timelines: attribution, budgets, idle time, communication, engine steps."""

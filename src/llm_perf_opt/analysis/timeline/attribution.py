@@ -1,6 +1,6 @@
 """Which phase, module and range each device operation belongs to, and totals by any of them.
 
-Ranges are many, but distinct *paths* of range names are few: everything is decided once per path.
+Ranges are many, but distinct *paths* of range names are few, so everything is resolved once per path.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def attribute(timeline: Timeline, rules: Sequence[RangeRule] | None = None) -> A
         )
         phase.append(meaning.phase or inherited[0])
         module.append(meaning.module or inherited[1])
-        # A new phase inside a component (or the other way round) starts afresh.
+        # A new phase inside a component (or the other way round) resets the other.
         component.append(meaning.component or (inherited[2] if meaning.phase is None else None))
     order = _phases_in_time(timeline.ranges, paths, phase)
     index = {name: number for number, name in enumerate(order)}

@@ -1,4 +1,4 @@
-"""Where the wall-clock of a phase goes, without overlap: the parts sum to the span, to the nanosecond.
+"""Breakdown of the wall-clock of a phase, without overlap: the parts sum to the span, to the nanosecond.
 
 The span of a phase is the time its ranges are open on the host, together with the time its operations run on
 the device (launches are asynchronous: work may go on after the range has closed), without the time in which the
@@ -9,7 +9,7 @@ device was busy with other phases only, or held by a backlog from before the cap
 ``communication``  only communication runs (or the host waits in a collective of its own);
 and where nothing runs, the parts of :mod:`llm_perf_opt.analysis.timeline.idle`.
 
-Every device is split by itself; streams of one device are united. The budget of a phase is the mean over the devices
+Every device is split separately; the streams of a device are merged. The budget of a phase is the mean over the devices
 that do its work.
 """
 
@@ -46,7 +46,7 @@ _COUNTS_AS_USED = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DeviceActivity:
-    """What one device did, and why it did nothing where it did nothing."""
+    """Activity of one device, and the causes of its idle time."""
 
     device: int
     rows: Int64
@@ -177,7 +177,7 @@ def windows_on(
             others = complement(union(ops.start_ns[mine], ops.end_ns[mine]), activity.busy)
             elsewhere = unite(others, elsewhere)
         elif not own.any():
-            # What belongs to no phase may be this one's: without launches nothing else could say so.
+            # Operations without a phase may belong to this one: without launches it cannot be excluded.
             other = activity.rows[op_phase >= 0]
             elsewhere = unite(union(ops.start_ns[other], ops.end_ns[other]), elsewhere)
         result[name] = complement(elsewhere, windows[name])
@@ -203,6 +203,6 @@ def budget_on(activity: DeviceActivity, window: IntervalSet) -> DeviceBudget:
 
 
 def used_devices(activities: Sequence[DeviceActivity]) -> list[DeviceActivity]:
-    """Leave out devices that did next to nothing: their idleness says nothing of the program."""
+    """Leave out nearly unused devices: their idle time is not informative."""
     most = max((one.busy.length_ns for one in activities), default=0)
     return [one for one in activities if one.busy.length_ns >= _COUNTS_AS_USED * most]

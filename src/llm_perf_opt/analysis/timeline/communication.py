@@ -1,4 +1,4 @@
-"""Communication between devices: which collectives, how long, how much of it with nothing else running."""
+"""Communication between devices: which collectives, how long, how much of it is exposed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def no_collective_rows() -> CollectiveRows:
 
 
 def collective_name(text: str) -> str | None:
-    """Return the collective that a kernel, range or argument names; ``None`` when it names none."""
+    """Return the collective named by a kernel, range or argument; ``None`` if there is none."""
     return next((name for name, pattern in _NAMES if pattern.search(text)), None)
 
 
@@ -73,7 +73,7 @@ def bus_factor(kind: str, group_size: int) -> float:
 
 
 def collective_rows(timeline: Timeline, attribution: Attribution) -> CollectiveRows:
-    """Find the communication kernels and what each is: by its record, its kernel's name, or the range around its launch."""
+    """Find the communication kernels and their collectives: by the record, its kernel's name, or the range around its launch."""
     ops = timeline.ops
     talking = communication_names(timeline)
     rows = np.flatnonzero((ops.kind == OpKind.KERNEL) & talking[ops.name])

@@ -1,4 +1,4 @@
-"""Compilations by ``torch.compile`` inside a torch trace: when, how long, and whether the code had settled before."""
+"""Compilations by ``torch.compile`` inside a torch trace: start, duration, and whether the code was in its steady state."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _range_around(timeline: Timeline, thread: int, at: int) -> str | None:
 
 
 def steady_compilations(timeline: Timeline) -> IntervalSet:
-    """Return when functions that had settled are compiled again: this time recurs."""
+    """Return recompilations of functions in their steady state: this cost recurs."""
     spans = timeline.operators
     if not len(spans):
         return EMPTY

@@ -74,7 +74,7 @@ def _outermost(timeline: Timeline, attribution: Attribution, phase: int) -> Int6
 
 
 def _device_end(timeline: Timeline, row: int) -> int:
-    """When the work launched in a range has ended: the range's end, or later on the device."""
+    """Return the end of the work launched in a range: the range's end, or later on the device."""
     begin, end = int(timeline.ranges.start_ns[row]), int(timeline.ranges.end_ns[row])
     calls, thread = timeline.calls, int(timeline.ranges.thread[row])
     launched = timeline.ops.launch

@@ -1,4 +1,4 @@
-"""What the ranges and launches of an engine's capture say in addition to kernels and budgets."""
+"""Engine steps and CUDA graphs of a capture, from its ranges and launches."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import MIXED, PHASES
 from llm_perf_opt.summary import Section, SectionTable
 
-# Steps of an engine (vLLM, SGLang, TensorRT-LLM, …): how many of each phase, and how much each one held.
+# Steps of an engine (vLLM, SGLang, TensorRT-LLM, …): how many of each phase, and their sizes.
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseSteps:
-    """The steps of one phase whose ranges count what is in them. Means are over the steps that say."""
+    """The steps of one phase whose ranges contain their sizes. Means are over the steps that have them."""
 
     phase: str
     steps: int
@@ -44,7 +44,7 @@ class PhaseSteps:
 
 
 def engine_steps(attribution: Attribution) -> list[PhaseSteps]:
-    """Return the phases whose ranges say how much is in a step, in their usual order; empty for other captures."""
+    """Return the phases whose ranges contain the step size, in their usual order; empty for other captures."""
     ranges = np.bincount(attribution.paths.of_range, minlength=len(attribution.meanings)).tolist()
     found: dict[str, list[tuple[StepSize, int]]] = {}
     for path, meaning in enumerate(attribution.meanings):
@@ -56,7 +56,7 @@ def engine_steps(attribution: Attribution) -> list[PhaseSteps]:
 
 
 def inside_a_step(attribution: Attribution, path: int) -> bool:
-    """Two tools may name the same step, one range inside the other: it counts once."""
+    """Two tools may name the same step, one range inside the other: count it once."""
     around = attribution.paths.ancestors(path)[1:]
     return any(attribution.meanings[above].step is not None for above in around)
 
@@ -102,7 +102,7 @@ def step_metrics(steps: Iterable[PhaseSteps]) -> dict[str, float | None]:
 
 
 def step_section(stage: str, steps: list[PhaseSteps]) -> list[Section]:
-    """Return the part of the report about steps; nothing where no range counts what is in a step."""
+    """Return the part of the report about steps; nothing if no range contains a step size."""
     if not steps:
         return []
     rows = [
@@ -127,9 +127,9 @@ def step_section(stage: str, steps: list[PhaseSteps]) -> list[Section]:
     return [Section(stage, "Steps of the engine", [words], [SectionTable(columns, rows)])]
 
 
-# Work behind graph launches, and traces of graphs being recorded: what may be said of them and what may not.
+# Work behind graph launches, and traces of graphs being recorded: what can and cannot be attributed.
 #
-# A graph holds kernels that other operators put there earlier. Its launch tells the phase, nothing more; which
+# A graph holds kernels that other operators put there earlier. Its launch identifies only the phase; which
 # operator or module a kernel belongs to is only known where the trace of the recording is given too.
 
 
@@ -139,7 +139,7 @@ _MOSTLY_RECORDED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class GraphUse:
-    """What graphs have to do with a capture."""
+    """How a capture uses graphs."""
 
     kernel_time_ratio: float | None
     """Kernel time behind graph launches ÷ all kernel time; ``None`` where no kernel's launch is known."""
@@ -157,7 +157,7 @@ class GraphUse:
 
 
 def graph_use(timeline: Timeline) -> GraphUse:
-    """Look at the launches and recordings of a capture."""
+    """Determine the graph use of a capture from its launches and recordings."""
     ops, calls, names = timeline.ops, timeline.calls, timeline.names
     kernel = ops.kind == OpKind.KERNEL
     ratio = None
@@ -184,7 +184,7 @@ def _rows(calls: HostCalls, names: list[str], wanted: Callable[[str], bool]) -> 
 
 
 def _inside_recordings(calls: HostCalls, launches: Int64, begins: Int64, ends: Int64) -> int:
-    """Count launches between a begin and the next end on the same thread; an end that is missing holds to the last."""
+    """Count launches between a begin and the next end on the same thread; without an end, up to the last launch."""
     count = 0
     for thread in np.unique(calls.thread[begins]).tolist():
         opened = np.sort(calls.start_ns[begins[calls.thread[begins] == thread]])
@@ -208,7 +208,7 @@ def _graph_device_seconds(timeline: Timeline, attribution: Attribution) -> dict[
 
 
 def graph_notes(use: GraphUse) -> list[str]:
-    """Return what a reader must know of graphs in a capture."""
+    """Return notes for readers on graphs in a capture."""
     notes = []
     if use.is_recording:
         notes.append(
@@ -225,7 +225,7 @@ def graph_notes(use: GraphUse) -> list[str]:
 
 
 def unclaimed_behind_graphs(timeline: Timeline, attribution: Attribution) -> Attribution:
-    """Take kernels behind graph launches out of the modules around the launch; phase and component stay."""
+    """Detach kernels behind graph launches from the modules around the launch; phase and component are kept."""
     behind = behind_graph_launch(timeline.names, timeline.calls, timeline.ops)
     if not behind.any() or not any(attribution.path_module):
         return attribution
@@ -260,7 +260,7 @@ class EngineFacts:
 
 
 def engine_facts(stage: str, timeline: Timeline, attribution: Attribution) -> EngineFacts:
-    """Return the steps an engine names and the part of the work that lies behind graph launches."""
+    """Return the steps named by an engine and the share of work behind graph launches."""
     steps, use = engine_steps(attribution), graph_use(timeline)
     behind = _graph_device_seconds(timeline, attribution) if use.kernel_time_ratio else {}
     return EngineFacts(

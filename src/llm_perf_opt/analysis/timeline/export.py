@@ -54,7 +54,7 @@ class RankTimeline:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the events of one rank go, so that those of several do not mix."""
+    """Process and thread ids for the events of one rank, distinct from those of other ranks."""
 
     processes: int = 0
     label: str = ""
@@ -99,7 +99,7 @@ def perfetto_ranks(ranks: Sequence[RankTimeline]) -> Iterator[str]:
 
 
 def _base(timeline: Timeline) -> int:
-    """What the times of a torch trace count from: every process chooses its own."""
+    """Return the time base of a torch trace, which differs between processes."""
     base = timeline.facts.get("base_time_ns")
     return base if isinstance(base, int) and not isinstance(base, bool) else 0
 

@@ -1,4 +1,4 @@
-"""Why a device ran nothing: every gap of a device is split by what held it up, to the nanosecond.
+"""Causes of idle time: every gap of a device is split by cause, to the nanosecond.
 
 The gap before an operation is explained by that operation's launch. Until the launching call begins, the thread that
 makes it was doing something else; then it launches; and what is left, when the launch was over before the gap was,
@@ -40,7 +40,7 @@ from llm_perf_opt.analysis.intervals import (
 from llm_perf_opt.captures.timeline import UNKNOWN, HostCalls, HostSpans, Int32, Int64, Ranges, Timeline
 from llm_perf_opt.core.arrays import distinct, distinct_of_sorted
 
-# What names on the host say: which calls wait, launch or allocate, which ranges load data, which wait for other ranks.
+# Meaning of names on the host: which calls wait, launch or allocate, which ranges load data, which wait for other ranks.
 
 
 # Names as nsys prints them carry a version ("cudaMemcpy_v3020"), driver calls begin with "cu", HIP with "hip".
@@ -132,11 +132,11 @@ def is_compiling(name: str) -> bool:
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Whether a range only counts steps, and says nothing of what is done in it."""
+    """Whether a range only counts steps, and does not describe the work in it."""
     return bool(_BOOKKEEPING.match(name))
 
 
-# What the threads that feed devices were doing, as sets of intervals: waiting, launching, allocating, loading data.
+# Activity of the threads that feed devices, as sets of intervals: waiting, launching, allocating, loading data.
 
 
 Mask = npt.NDArray[np.bool_]
@@ -146,7 +146,7 @@ _FEEDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class HostSets:
-    """The host's doings that explain an idle device, of the threads that feed it."""
+    """Host activity that explains an idle device, for the threads that feed it."""
 
     waiting: IntervalSet
     """In a call that waits for the device."""
@@ -169,7 +169,7 @@ def feeding_threads(timeline: Timeline, launch: Int32) -> Int64:
 
 
 def main_thread(timeline: Timeline, launch: Int32) -> int | None:
-    """The thread that launches most of these operations; ``None`` if unknown."""
+    """The thread with most launches of these operations; ``None`` if unknown."""
     known = launch[launch >= 0]
     if not len(known):
         return int(timeline.calls.thread[0]) if len(timeline.calls) else None
@@ -178,7 +178,7 @@ def main_thread(timeline: Timeline, launch: Int32) -> int | None:
 
 
 def _launches_by_thread(timeline: Timeline, launches: Int32) -> tuple[Int64, Int64]:
-    """Threads that launch anything, and how often. Calls are ordered by thread, so their rows tell it."""
+    """Threads that launch anything, and how often. Calls are ordered by thread, so the thread follows from their rows."""
     threads = distinct_of_sorted(timeline.calls.thread)
     ends = np.searchsorted(timeline.calls.thread, threads, side="right")
     upto = np.array([int((launches < end).sum()) for end in ends.tolist()], np.int64)
@@ -187,7 +187,7 @@ def _launches_by_thread(timeline: Timeline, launches: Int32) -> tuple[Int64, Int
 
 
 def named(names: list[str], used: Int32, test: Callable[[str], bool]) -> Mask:
-    """Mark the names of ``used`` that pass a test; each distinct name is looked at once."""
+    """Mark the names of ``used`` that pass a test; each distinct name is tested once."""
     marked = np.zeros(len(names) + 1, bool)
     for index in np.flatnonzero(np.bincount(used, minlength=1)).tolist():
         marked[index] = test(names[index])
@@ -195,7 +195,7 @@ def named(names: list[str], used: Int32, test: Callable[[str], bool]) -> Mask:
 
 
 def _host_sets(timeline: Timeline, threads: Int64) -> HostSets:
-    """Gather what explains idle time on these threads."""
+    """Collect the activity that explains idle time on these threads."""
     waiting = named_spans(timeline, timeline.calls, threads, is_sync_call)
     allocating = named_spans(timeline, timeline.calls, threads, is_allocation_call)
     loading = unite(
@@ -211,7 +211,7 @@ def _host_sets(timeline: Timeline, threads: Int64) -> HostSets:
 
 
 def frame_threads(timeline: Timeline, threads: Int64) -> Int64:
-    """Threads of the Python frames that belong to these. Some profilers number Python's threads apart: one is then meant."""
+    """Threads of the Python frames that belong to these. Some profilers number Python threads separately; a single one is then used."""
     known = np.unique(timeline.frames.thread)
     return known if len(known) == 1 else threads
 
@@ -245,7 +245,7 @@ COLLECTIVE_WAIT = "communication"
 
 @dataclass(frozen=True, slots=True)
 class OneOff:
-    """When the threads that feed a device do something that is done once."""
+    """When the threads that feed a device do one-off work."""
 
     warm_up: IntervalSet
     """Inside ranges that are named so: all idle time in them counts."""
@@ -330,7 +330,7 @@ def _gaps(timeline: Timeline, rows: Int64, busy: IntervalSet, low: int, high: in
 
 
 def _launched_before(timeline: Timeline, rows: Int64) -> Mask:
-    """Mark the operations at the beginning of a stream whose launch is not in the capture, while later ones' are.
+    """Mark the operations at the beginning of a stream whose launch is not in the capture, while those of later ones are.
 
     A stream runs its work in the order of the launches, so these were launched before the capture began.
     """
@@ -370,7 +370,7 @@ def _host_parts(gaps: Gaps, begins: Int64, launched: Int64, sets: HostSets) -> d
 
 
 def _take_one_off(parts: dict[str, IntervalSet], once: OneOff) -> IntervalSet:
-    """Move what the host does once out of the parts it would count as."""
+    """Move one-off work of the host out of the other parts."""
     taken = []
     for names, found in (
         (("launch", "host", "allocation"), unite(once.warm_up, once.preparing)),
@@ -383,7 +383,7 @@ def _take_one_off(parts: dict[str, IntervalSet], once: OneOff) -> IntervalSet:
 
 
 def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiting: IntervalSet) -> Int64:
-    """Move to ``sync`` what a host that had not waited would have done while the device was still busy.
+    """Move to ``sync`` the work that a host without the wait would have done while the device was busy.
 
     Return the ends of those waits.
     """
@@ -392,7 +392,7 @@ def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiti
         return np.empty(0, np.int64)
     work = unite(parts["launch"], parts["host"])
     start = gaps.start[dry]
-    # Waiting while the device is idle is lost itself; only waiting while it is busy would have put the host ahead.
+    # Waiting while the device is idle is lost directly; only waiting while it is busy would have put the host ahead.
     waited = complement(parts["sync"], waiting).length_before(start + _DRAINED_NS)
     done = work.length_before(start)
     until = np.append(done[1:], work.length_ns)
@@ -407,7 +407,7 @@ def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiti
 
 
 def _hidden(waited: Int64, work: Int64) -> Int64:
-    """How much of the work after each wait a host that never waited would have done before.
+    """Return how much of the work after each wait a host without waits would have done earlier.
 
     What it is ahead by and does not need after one wait it still has after the next, up to what a queue holds.
     """

@@ -1,7 +1,7 @@
-"""Who owns idle time: what the thread that feeds a device was inside of, by name.
+"""Owners of idle time: the innermost named activity of the thread that feeds a device.
 
 Names are looked up at points of the longest stretches, not for every nanosecond: a part that is made of a million
-short gaps has one cause, and a hundred of them tell it.
+short gaps has one cause, and a hundred samples identify it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from llm_perf_opt.captures.timeline import HostCalls, HostSpans, Int32, Int64, T
 from llm_perf_opt.core.arrays import enclosing, innermost
 from llm_perf_opt.summary.devices import IdleOwner, OwnerKind
 
-# What is open on a host thread at a single time: calls, operators, ranges, and Python frames where nothing else is.
+# What is open on a host thread at a given time: calls, operators, ranges, and Python frames if nothing else is.
 #
-# Made for some hundred questions about a capture of millions of rows: nothing is built for rows that nobody asks about.
+# Built for a few hundred queries on a capture of millions of rows: indexes are built only for queried threads.
 
 
 Open = list[tuple[str, str]]
@@ -44,7 +44,7 @@ _FRAME_NS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of one thread, and how far what began so far reaches."""
+    """The rows of one thread, and the latest end so far."""
 
     start: Int64
     end: Int64
@@ -68,7 +68,7 @@ class OpenSpans:
     _frames: dict[int, tuple[HostSpans, Int32]] = field(default_factory=dict)
 
     def at(self, thread: int, at: int) -> Open:
-        """Return what is open on a thread, innermost first; frames only where there is nothing else to tell."""
+        """Return what is open on a thread, innermost first; frames only if there is nothing else."""
         found = [*self._operators_at(thread, at), *self._ranges_at(thread, at)]
         found.sort(key=lambda one: -one[0])
         stack: Open = [*self._calls_at(thread, at), *((kind, name) for _, kind, name in found)]
@@ -93,7 +93,7 @@ class OpenSpans:
         return found
 
     def _frame_rows(self, thread: int) -> tuple[HostSpans, Int32]:
-        """Frames of a thread. Some profilers number Python's threads apart: a single one is then the one meant."""
+        """Frames of a thread. Some profilers number Python threads separately; a single one is then used."""
         frames = self.timeline.frames
         threads = np.unique(frames.thread)
         mine = int(threads[0]) if len(threads) == 1 else thread
@@ -176,7 +176,7 @@ def stretches(part: IntervalSet, window: IntervalSet, gap_start: Int64, gap_thre
 
 
 def _longest_pieces(part: IntervalSet) -> IntervalSet:
-    """Of a very large set only the longest intervals: no more are looked at anyway."""
+    """Of a very large set only the longest intervals, because no more are inspected."""
     if len(part) <= _MANY_PIECES:
         return part
     longest = np.sort(np.argpartition(part.start - part.end, _MANY_PIECES)[:_MANY_PIECES])
@@ -194,7 +194,7 @@ def joined(parts: list[Stretches]) -> Stretches:
 
 @dataclass(slots=True)
 class HostActivity:
-    """Who owns idle time; threads are looked at when asked for."""
+    """Owners of idle time; threads are indexed on demand."""
 
     timeline: Timeline
     open: OpenSpans = field(init=False)
@@ -203,7 +203,7 @@ class HostActivity:
         self.open = OpenSpans(self.timeline)
 
     def owner(self, part: str, pieces: Stretches) -> IdleOwner | None:
-        """Return who owns most of these stretches; ``None`` when there are none."""
+        """Return the owner of most of these stretches; ``None`` when there are none."""
         if not len(pieces.start):
             return None
         longest = pieces.longest()
@@ -234,7 +234,7 @@ class HostActivity:
         return f"thread {thread & 0xFFFFFF}" if thread >= 0 else None
 
     def _who(self, part: str, thread: int, at: int) -> tuple[OwnerKind, str | None]:
-        """Name the owner of a moment by the part it belongs to and what was open."""
+        """Name the owner of a point in time by the part it belongs to and what was open."""
         open_calls = [(kind, name) for kind, name in self.open.at(thread, at) if not is_bookkeeping(name)]
         if part == "data":
             name = _first(open_calls, is_data_loading) or next(

@@ -1,4 +1,4 @@
-"""Facts of several ranks as those of one: work is added up, times are means, owners come from who has most of them."""
+"""Facts of several ranks as those of one: work is added up, times are means, owners come from the rank with the largest part."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def merge_facts_of_ranks(by_rank: Mapping[int, TimelineFacts]) -> TimelineFacts:
 
 
 def mean_budget(budgets: Sequence[Budget]) -> Budget:
-    """Return the mean of budgets; the owner of a part is that of the rank that has most of it."""
+    """Return the mean of budgets; the owner of a part is that of the rank with the largest part."""
     count = len(budgets)
     span = sum(one.span_s for one in budgets) / count
     names = list(dict.fromkeys(part.name for one in budgets for part in one.parts))
@@ -165,7 +165,7 @@ def _axis(by_rank: Mapping[int, TimelineFacts]) -> TimeAxis:
 
 
 def _communication(parts: Sequence[Communication], ranks: int) -> Communication:
-    """Mean over the ranks; a rank that is silent communicates for no time."""
+    """Mean over the ranks; a rank without communication counts as zero."""
     rows: dict[str, list[Collective]] = {}
     for one in (row for part in parts for row in part.collectives):
         rows.setdefault(one.name, []).append(one)

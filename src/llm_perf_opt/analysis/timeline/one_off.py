@@ -1,6 +1,6 @@
 """Costs that occur once: the first use of a kernel, warm-up, compilation, autotuning, growth of the allocator's pool.
 
-A capture that holds them says little of the steady state. They are found by names (ranges, calls, Python frames), and by
+A capture dominated by them does not represent the steady state. They are found by names (ranges, calls, Python frames), and by
 comparing the first launch of a kernel with all later launches: lazy module loading makes the first launch call take
 milliseconds where others take microseconds. Time is only ever taken from a device that runs nothing.
 """
@@ -88,7 +88,7 @@ def one_off_metrics(timeline: Timeline) -> dict[str, float | None]:
 
 
 def find_one_off(timeline: Timeline, threads: Int64, low: int, high: int) -> OneOff:
-    """Gather what these threads do once between ``low`` and ``high``."""
+    """Collect the one-off work of these threads between ``low`` and ``high``."""
     calls, first = timeline.calls, np.empty(0, np.int64)
     rows = [np.empty(0, np.int64)]
     if len(calls):

@@ -1,4 +1,4 @@
-"""What range names mean: phase and size of a step, component, module or operator."""
+"""Meaning of range names: phase and size of a step, component, module or operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import packaged_rows
 from llm_perf_opt.core.phases import DECODE, MIXED, PREFILL
 
-# What range names mean: phase and size of a step, component, module or operator.
+# Meaning of range names: phase and size of a step, component, module or operator.
 #
 # The rules are data (``range_rules.yaml``).
 
@@ -23,7 +23,7 @@ _ROLES = ("phase", "component", "module", "operator", "none")
 
 @dataclass(frozen=True, slots=True)
 class StepSize:
-    """How much one step of an engine holds, as its name says; ``None``: the name does not say."""
+    """Size of one engine step from its name; ``None``: not in the name."""
 
     prefill_requests: int | None = None
     prefill_tokens: int | None = None
@@ -71,7 +71,7 @@ def _of_both(*kinds: tuple[int | None, int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RangeMeaning:
-    """What one range name says."""
+    """The meaning of one range name."""
 
     role: Role = "none"
     phase: str | None = None
@@ -95,7 +95,7 @@ UNKNOWN_RANGE = RangeMeaning()
 
 
 def parse_rules(rows: Sequence[Mapping[str, Any]]) -> tuple[RangeRule, ...]:
-    """Turn rows of data into rules; a mistake names the row."""
+    """Turn rows of data into rules; errors name the row."""
     rules = []
     for number, row in enumerate(rows, 1):
         role = row.get("role")
@@ -121,7 +121,7 @@ def default_rules() -> tuple[RangeRule, ...]:
 
 
 def meaning_of(name: str, rules: Sequence[RangeRule] | None = None) -> RangeMeaning:
-    """Return what a range name means; :data:`UNKNOWN_RANGE` when no rule knows it."""
+    """Return what a range name means; :data:`UNKNOWN_RANGE` when no rule matches."""
     rules = default_rules() if rules is None else rules
     for candidate in _without_domain(name):
         for rule in rules:
@@ -140,7 +140,7 @@ _LONGEST_COUNT = 15
 
 
 def _phase_meaning(rule: RangeRule, match: re.Match[str]) -> RangeMeaning:
-    """Read the step's size; where both kinds of requests are counted, the counts decide the phase."""
+    """Parse the step's size; if both kinds of requests are counted, the counts determine the phase."""
     found = match.groupdict()
     counts = {
         name: int(text)
@@ -161,7 +161,7 @@ def _phase_meaning(rule: RangeRule, match: re.Match[str]) -> RangeMeaning:
 
 
 def _without_domain(name: str) -> tuple[str, ...]:
-    """The name as it is, then without an NVTX domain in front (``LLM:decode``, ``:decode``)."""
+    """The name unchanged, then without an NVTX domain in front (``LLM:decode``, ``:decode``)."""
     head, colon, tail = name.partition(":")
     if colon and tail and not tail.startswith((":", " ")) and " " not in head:
         return (name, tail)

@@ -44,7 +44,7 @@ _NS = 1e9
 
 @dataclass(slots=True)
 class TimelineFacts:
-    """Everything a capture says that the summary wants; ``None`` and empty where it does not say."""
+    """Everything the summary takes from a capture; ``None`` or empty where unknown."""
 
     kernels: list[Kernel] = field(default_factory=list)
     """By name and phase: most time first, then name, then phase."""
@@ -85,7 +85,7 @@ def summarise_timeline(
     attribution: Attribution | None = None,
     source: str | None = None,
 ) -> TimelineFacts:
-    """Analyse a timeline; ``attribution`` where it was made already."""
+    """Analyse a timeline; ``attribution`` if already computed."""
     attribution = attribution if attribution is not None else attribute(timeline)
     cells = by_path_and_name(timeline, unclaimed_behind_graphs(timeline, attribution))
     rows = kernel_rows(timeline, attribution, cells)
@@ -223,7 +223,7 @@ def _copy_directions(timeline: Timeline) -> dict[str, float | None]:
     return found
 
 
-# Totals over several captures of one run (one per range), which each know only their own part.
+# Totals over several captures of one run (one per range), each of which covers only its own part.
 
 
 def kernel_totals(kernels: Sequence[Kernel]) -> dict[str, float | None]:
@@ -251,7 +251,7 @@ def token_metrics(kernels: Sequence[Kernel], decode_steps: float | None) -> dict
 
 
 def decode_steps_captured(counted: int | None, passes: int | None, new_tokens: float | None) -> float | None:
-    """Return the decode steps in a capture: those it counts itself, else of the passes it holds.
+    """Return the decode steps in a capture: as counted in it, else derived from its passes.
 
     The first token of a pass comes from prefill.
     """
@@ -278,7 +278,7 @@ Metrics = Mapping[str, float | None]
 
 
 def joined_copies(*captures: Metrics) -> dict[str, float | None]:
-    """Add up what captures of different ranges say of copies, memsets, first launches and chains; what none says stays unknown."""
+    """Add up copies, memsets, first launches and chains of captures of different ranges; missing values stay unknown."""
     found: dict[str, float | None] = {}
     for name in (*_COPY_METRICS, *CHAIN_METRICS):
         known = [value for metrics in captures if (value := metrics.get(name)) is not None]
@@ -299,13 +299,13 @@ def joined_attribution(*captures: tuple[float | None, Metrics]) -> float | None:
 
 
 def set_kernel_shares(kernels: Iterable[Kernel], total_s: float) -> None:
-    """Make every kernel's share one of the common total, so that they add up to one."""
+    """Rescale every kernel's share to the common total, so that they sum to one."""
     for kernel in kernels:
         kernel.share_ratio = kernel.total_s / total_s if kernel.total_s is not None and total_s > 0 else None
 
 
 def joined_budget(budgets: Mapping[str, Budget]) -> Budget | None:
-    """Add up the phases: phases never overlap, so their sum is the whole of what was captured."""
+    """Add up the phases: phases never overlap, so their sum is the whole capture."""
     phases = [budget for phase, budget in budgets.items() if phase != WHOLE]
     span_s = sum(budget.span_s for budget in phases)
     if span_s <= 0:

@@ -64,7 +64,7 @@ def kernel_rows(
 
 
 def rows_of_totals(kernels: Iterable[NamedTotal]) -> list[KernelRow]:
-    """Kernels of a summary table, which knows neither phases nor modules."""
+    """Kernels of a summary table, which has neither phases nor modules."""
     named = ((demangled(one.name), one) for one in kernels)
     return _sort_rows(
         KernelRow(name, short_name(name), family_of(name), None, None, one.count, one.total_ns)
@@ -73,7 +73,7 @@ def rows_of_totals(kernels: Iterable[NamedTotal]) -> list[KernelRow]:
 
 
 def _sort_rows(rows: Iterable[KernelRow]) -> list[KernelRow]:
-    """Order that does not depend on the run: most time first, then name, then phase."""
+    """Deterministic order: most time first, then name, then phase."""
     return sorted(rows, key=lambda row: (-row.total_ns, row.name, row.phase or ""))
 
 
@@ -212,7 +212,7 @@ def split_by_shares(
 
 
 def _with_containers(times: Mapping[Key, float]) -> dict[Key, float]:
-    """Add what is never called itself (a list of layers): the sum of the highest modules inside it that are."""
+    """Add containers that are never called (a list of layers) as the sum of the highest called modules inside."""
     found = dict(times)
     for (module, phase), seconds in times.items():
         above = module.rpartition(".")[0]
@@ -236,7 +236,7 @@ def _seconds_by_path(timeline: Timeline, attribution: Attribution) -> list[float
             if attribution.path_phase[above] != attribution.path_phase[path]:
                 own[above] -= whole[path]
             if attribution.meanings[above].role == "phase":
-                break  # what is farther out has its own phase inside, which was taken off already
+                break  # outer ranges contain their own phase, which was already subtracted
     return own
 
 
@@ -250,7 +250,7 @@ def _phase_around(attribution: Attribution, path: int) -> str | None:
 
 
 def _inside_its_phase(attribution: Attribution, path: int) -> bool:
-    """Tell whether a range around this one names the same phase, as ``decode`` around ``decode_step`` does."""
+    """Return whether a range around this one names the same phase, as ``decode`` around ``decode_step`` does."""
     return any(
         attribution.meanings[above].role == "phase"
         and attribution.path_phase[above] == attribution.path_phase[path]

@@ -1,4 +1,4 @@
-"""Everything a timeline says through its time axis: budgets by phase, devices, the longest gaps, communication."""
+"""Analysis of a timeline's time axis: budgets by phase, devices, the longest gaps, communication."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.summary import Budget, BudgetPart
 from llm_perf_opt.summary.devices import Communication, DeviceUse, IdleGap, IdleOwner
 
-# Clocks that cannot be right: every gap and every share rests on them, so what is wrong with them is said.
+# Clock problems: every gap and share depends on the clocks, so inconsistencies are reported.
 
 
 _EARLY_NS = 20_000
@@ -54,7 +54,7 @@ _SILENT_TIMES = 10
 
 @dataclass(frozen=True, slots=True)
 class ClockProblems:
-    """What is wrong with the clocks of a capture."""
+    """Clock inconsistencies of a capture."""
 
     silence: IntervalSet
     """Stretches in which neither host nor device recorded anything, and which are far longer than what they recorded."""
@@ -62,7 +62,7 @@ class ClockProblems:
 
 
 def find_clock_problems(timeline: Timeline) -> ClockProblems:
-    """Look for clocks that jump ahead, jump back, or differ between host and device."""
+    """Detect clocks that jump ahead, jump back, or differ between host and device."""
     silence = _silence(timeline)
     notes = []
     if len(silence):
@@ -81,7 +81,7 @@ def _silence(timeline: Timeline) -> IntervalSet:
     last = max(int(each.end_ns.max(initial=int(ops.end_ns[0]))) for each in (ops, calls, operators))
     starts = np.concatenate(([first], ops.start_ns, [last]))
     if np.diff(starts).max() < _SILENT_NS:
-        return EMPTY  # nearly every capture: nothing is united for it
+        return EMPTY  # fast path for nearly every capture
     seen = unite(*(union(each.start_ns, each.end_ns) for each in (ops, calls, operators)))
     gaps = complement(seen, union(np.array([first]), np.array([last])))
     long = gaps.end - gaps.start >= max(_SILENT_NS, 1)
@@ -122,7 +122,7 @@ def _back(timeline: Timeline) -> list[str]:
 
 
 def _overlaps(timeline: Timeline) -> list[str]:
-    """Operations of one stream that overlap: a stream runs them in order. Graphs may have branches, and are not asked."""
+    """Operations of one stream that overlap: a stream runs them in order. Graphs may have branches and are excluded."""
     ops = timeline.ops
     known = np.flatnonzero(ops.launch >= 0)
     if not len(known):
@@ -158,7 +158,7 @@ Windows = Mapping[str, IntervalSet]
 
 @dataclass(slots=True)
 class TimeAxis:
-    """What the time axis says."""
+    """The results of the time axis."""
 
     budget: dict[str, Budget] = field(default_factory=dict)
     busy_ratio: dict[str, float] = field(default_factory=dict)
@@ -214,7 +214,7 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
 
 
 def _busy_ns(one: DeviceActivity, window: IntervalSet, budget: DeviceBudget) -> int:
-    """A device is not busy while its host stands in a collective, though that is communication."""
+    """Return busy time; time in which the host is inside a collective is communication, not busy time."""
     working = sum(budget.parts_ns[name] for name in WORKING)
     return working - one.idle.parts[COLLECTIVE_WAIT].length_within(window)
 
@@ -244,7 +244,7 @@ def _owners(
 def _collective_owner(
     cut: Sequence[tuple[DeviceActivity, IntervalSet]], budgets: Sequence[DeviceBudget], host: HostActivity
 ) -> IdleOwner | None:
-    """Who waits in collectives of the host; the rest of that part is the devices' own."""
+    """Return the owner of waits in host collectives; the rest of that part belongs to the devices."""
     owner = host.owner(COLLECTIVE_WAIT, _stretches(COLLECTIVE_WAIT, cut))
     total = sum(one.parts_ns[COLLECTIVE_WAIT] for one in budgets)
     if owner is None or not total:

@@ -1,8 +1,8 @@
-"""Single calls of chosen operators with the shapes they were given: a second look at a trace, for what is asked only.
+"""Single calls of selected operators with their input shapes, in a second pass over a trace.
 
 The reader of whole traces keeps no argument of an operator, because millions of calls pass. Where the trace was made
-with ``record_shapes=True`` and somebody wants the work of its matrix products, the file is read once more, and only
-the arguments of the operators that are asked for are parsed.
+with ``record_shapes=True`` and the work of its matrix products is needed, the file is read once more, and only
+the arguments of the selected operators are parsed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_ARGS = msgspec.Raw(b"{}")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """An operator with the inputs of one kind of call."""
+    """An operator with one set of input shapes."""
 
     name: str
     dims: tuple[Any, ...]
@@ -47,7 +47,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCalls:
-    """Calls of the operators asked for, ordered by (thread, start, longest first)."""
+    """Calls of the selected operators, ordered by (thread, start, longest first)."""
 
     start_ns: Int64
     end_ns: Int64
@@ -62,7 +62,7 @@ class OperatorCalls:
 
 
 class RawEvent(msgspec.Struct, gc=False):
-    """A complete event whose fields are parsed only if it is asked for."""
+    """A complete event with lazily parsed fields."""
 
     cat: str = ""
     name: str = ""
@@ -73,7 +73,7 @@ class RawEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = _NO_ARGS
 
     def kept(self) -> RawEvent:
-        """Copy the event: its parts point into a buffer that is used again."""
+        """Copy the event: its parts point into a reused buffer."""
         parts = (self.pid, self.tid, self.ts, self.dur, self.args)
         return RawEvent(self.cat, self.name, *(part.copy() for part in parts))
 
@@ -123,7 +123,7 @@ class _CallDecoder(PieceDecoder):
 
 
 def _raw_events(text: bytes | memoryview) -> list[RawEvent]:
-    """Decode a piece; raise :class:`BadPiece` when it is not JSON. What is kept of it must be copied (``kept``)."""
+    """Decode a piece; raise :class:`BadPiece` when it is not JSON. Kept events must be copied (``kept``)."""
     try:
         return _EVENTS.decode(text)
     except msgspec.ValidationError:
@@ -133,7 +133,7 @@ def _raw_events(text: bytes | memoryview) -> list[RawEvent]:
 
 
 def _loose_events(text: bytes | memoryview) -> list[RawEvent]:
-    """Take pieces with fields of other types (a name that is null) event by event."""
+    """Decode pieces with unexpected field types (a null name) event by event."""
     try:
         values = _LOOSE.decode(text)
     except _NOT_JSON as error:
@@ -152,7 +152,7 @@ def _as_raw(value: Any) -> msgspec.Raw:
     try:
         return msgspec.Raw(msgspec.json.encode(value))
     except (OverflowError, RecursionError):
-        return msgspec.Raw(b"")  # a number or a nesting that means nothing
+        return msgspec.Raw(b"")  # an invalid number or nesting
 
 
 def read_operator_calls(
@@ -164,7 +164,7 @@ def read_operator_calls(
 ) -> OperatorCalls:
     """Read every call of the operators in ``names``; ``threads`` are those of the timeline of the same file.
 
-    Calls without a time, and of threads the timeline does not have, are left out. ``categories``: of events to look at.
+    Calls without a time, and of threads the timeline does not have, are left out. ``categories``: event categories to read.
     """
     decoder = _CallDecoder(names, threads, categories)
     rows: list[Any] = [row for piece in EventStream(path, decoder=decoder) for row in piece]
@@ -201,7 +201,7 @@ def _value(text: bytes) -> Any:
 
 
 def nanoseconds(raw: msgspec.Raw) -> int | None:
-    """Return a time in µs, as written, in whole nanoseconds; ``None`` where it cannot be one."""
+    """Return a time in µs, as text, in integer nanoseconds; ``None`` if invalid."""
     text = bytes(raw)
     whole, _, part = text.partition(b".")
     if whole.isdigit() and len(whole) <= _USUAL_DIGITS and (part.isdigit() or not part) and len(part) <= 3:
@@ -210,7 +210,7 @@ def nanoseconds(raw: msgspec.Raw) -> int | None:
 
 
 def _unusual_nanoseconds(text: bytes) -> int | None:
-    """Exponents, signs, more digits than torch writes, numbers as text."""
+    """Parse unusual formats: exponents, signs, extra digits, numbers as text."""
     if not text or len(text) > _LONGEST_NUMBER:
         return None
     try:
@@ -241,11 +241,11 @@ def _list(text: bytes) -> tuple[Any, ...]:
 
 
 def has_shapes(facts: Mapping[str, Any]) -> bool:
-    """Whether a trace says that the shapes of its operators were recorded."""
+    """Whether a trace has recorded operator shapes."""
     return bool(facts.get("record_shapes"))
 
 
-# What the trace of a graph's recording holds: kernels in the order they were put into graphs, and who put them there.
+# Contents of a graph-recording trace: kernels in the order they were added to graphs, and the operators that added them.
 #
 # While a stream is recorded no kernel runs, so the names of kernels come from the launch calls themselves (ROCm writes
 # them), or from the pass that ran the same operators just before (the warm-up that engines make before they record).
@@ -282,7 +282,7 @@ class _LaunchArgs(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class _Mark:
-    """Something on a thread's time line."""
+    """An event on a thread's timeline."""
 
     begin: int
     end: int
@@ -293,7 +293,7 @@ class _Mark:
 
 
 class _HostDecoder(PieceDecoder):
-    """Keep operators, annotations, launches and kernels; everything else is forgotten at once."""
+    """Keep operators, annotations, launches and kernels; everything else is discarded."""
 
     def decode(self, text: bytes | memoryview) -> list[Any]:
         return [each.kept() for each in _raw_events(text) if _kind(each) is not None]
@@ -344,7 +344,7 @@ def _arguments(event: RawEvent) -> _LaunchArgs:
 
 
 def _runs(marks: list[_Mark], ran: dict[float, str]) -> list[RecordedRun]:
-    """Walk a thread in time; a launch inside a recording belongs to that graph, one that ran to the pass around."""
+    """Walk a thread in time; a launch inside a recording belongs to that graph, others to the surrounding pass."""
     marks.sort(key=lambda mark: (mark.begin, -mark.end))
     open_marks: list[_Mark] = []
     graph: list[RecordedKernel] | None = None
@@ -363,7 +363,7 @@ def _runs(marks: list[_Mark], ran: dict[float, str]) -> list[RecordedRun]:
         elif mark.correlation in ran:
             executed.append(_recorded(ran[mark.correlation], open_marks))
         elif graph is not None:
-            # Without its name a kernel cannot be distinguished from another: the graph stays unknown.
+            # Kernels without a name cannot be matched: the graph stays unknown.
             graph.append(_recorded(mark.kernel or "", open_marks))
     whole = [each for each in graphs if each and all(kernel.name for kernel in each)]
     return [
@@ -402,7 +402,7 @@ _ELEMENT_BYTES = {
 
 
 def host_payloads(path: Path, threads: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return kind and bytes of a trace's collectives in the order of their calls; -1 bytes where the shape does not tell."""
+    """Return kind and bytes of a trace's collectives in the order of their calls; -1 bytes if the shape is not sufficient."""
     calls = read_operator_calls(path, frozenset(_CALLS), threads, categories=_CATEGORIES)
     order = np.argsort(calls.start_ns, kind="stable").tolist()
     signatures = [calls.signatures[calls.signature[row]] for row in order]
@@ -416,7 +416,7 @@ def _payload(call: Signature) -> int:
         return -1
     payload = math.prod(counts) * size
     if call.name == _ALL_GATHER:
-        # What comes out is larger, by the number of ranks that the call is given.
+        # The output is larger by the number of ranks passed to the call.
         ranks = call.concrete[1] if len(call.concrete) > 1 else ""
         if not ranks.isdigit():
             return -1

@@ -1,4 +1,4 @@
-"""What a trace says of single collectives: their name, payload and group.
+"""Single collectives of a trace: name, payload and group.
 
 torch writes these facts as arguments of the host's ``record_param_comms`` operator, and of the kernel since 2.4. They
 are text among numbers, and few events have them: so they are found in the text of a piece and decoded by themselves,
@@ -55,22 +55,22 @@ _DECODER = msgspec.json.Decoder(_Event, strict=False)
 
 @dataclass(slots=True)
 class CollectiveEvents:
-    """Gathered while the pieces of a trace go by."""
+    """Collected while the pieces of a trace are read."""
 
     found: list[_Event] = field(default_factory=list)
 
     def look_into(self, window: Window, end: int) -> None:
-        """Take the events of a piece that describe a collective."""
+        """Add the events of a piece that describe a collective."""
         if len(self.found) < _MOST_KEPT:
             self.found.extend(_events(window, end))
 
     def also(self, other: CollectiveEvents) -> None:
-        """Take what another part of the trace holds; the order does not matter, every event has its time."""
+        """Add the events of another part of the trace; the order does not matter."""
         self.found.extend(other.found[: _MOST_KEPT - len(self.found)])
 
     @classmethod
     def from_builtins(cls, values: Any) -> CollectiveEvents:
-        """Take what ``msgspec.to_builtins`` made of ``found``."""
+        """Restore from ``msgspec.to_builtins`` output."""
         return cls(msgspec.convert(values, list[_Event]))
 
 
@@ -79,13 +79,13 @@ def _events(window: Window, end: int) -> Iterator[_Event]:
         try:
             yield _DECODER.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue  # the piece itself is read elsewhere, and says what is wrong with it
+            continue  # the piece itself is read elsewhere, where errors are reported
 
 
 def collective_calls(
     events: CollectiveEvents, columns: Columns, ops: DeviceOps, calls: HostCalls
 ) -> CollectiveCalls:
-    """Find the device operation that each described collective is. New names are added to the columns."""
+    """Find the device operation of each described collective. New names are added to the columns."""
     timed = [event for event in events.found if _ns(event.ts) >= 0 and _ns(event.dur) >= 0]
     if not timed or not len(ops):
         return no_collectives()
@@ -126,7 +126,7 @@ def _launched_inside(events: list[_Event], columns: Columns, ops: DeviceOps, cal
 
 
 def _same_kernels(events: list[_Event], columns: Columns, ops: DeviceOps) -> list[int]:
-    """Device operation that each device event is: of the same name, at the same time, none twice; -1 for none."""
+    """Device operation of each device event: same name and time, each used once; -1 for none."""
     found = [-1] * len(events)
     by_name: dict[str, list[int]] = {}
     for place, event in enumerate(events):
@@ -161,7 +161,7 @@ def _payload(args: _Args) -> int:
 
 
 def _whole(value: Any, largest: float) -> int:
-    """Return a count as it is; what is none as -1."""
+    """Return a count; -1 if invalid."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
         value = int(value)
     is_count = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= largest

@@ -40,7 +40,7 @@ _EVENT_FIELDS = ("name", "pid", "tid", "ts", "dur")
 
 @functools.lru_cache(maxsize=256)
 def _record_type(category: str) -> np.dtype[Any]:
-    """Layout of one encoded event of a category: where each number lies, and the tags of those that may be text."""
+    """Layout of one encoded event of a category: the offset of each number, and the tags of those that may be text."""
     record = _ENCODER.encode(Event(cat=category, name=0.0))
     behind = {name: _ENCODER.encode(name) for name in _EVENT_FIELDS}
     args = {field.name: _ENCODER.encode(field.encode_name) for field in msgspec.structs.fields(Args)}
@@ -138,18 +138,18 @@ class Table:
         return list(self._types)
 
     def absorb(self, other: Table, renumbered: Mapping[str, Column]) -> None:
-        """Append the rows of another table, which is used up; numbers of some columns mean something else there."""
+        """Append the rows of another table, which is consumed; ids of some columns are renumbered."""
         for name in self._types:
             parts = other._parts.pop(name)
             self._parts[name] += [renumbered[name][part] for part in parts] if name in renumbered else parts
 
     def peek(self, name: str) -> Column:
-        """Join a column and keep it joined."""
+        """Join the parts of a column and keep the result."""
         self._parts[name] = [self._joined(name)]
         return self._parts[name][0]
 
     def keep(self, rows: npt.NDArray[np.bool_]) -> None:
-        """Forget the other rows."""
+        """Keep only these rows."""
         for name in self._parts:
             self._parts[name] = [self._joined(name)[rows]]
 
@@ -158,7 +158,7 @@ class Table:
         return np.concatenate(parts) if parts else np.zeros(0, dtype=self._types[name])
 
     def take(self, name: str) -> Column:
-        """Join a column and forget its parts."""
+        """Join a column and release its parts."""
         found = self._joined(name)
         del self._parts[name]
         return found
@@ -173,7 +173,7 @@ class _Ids(dict[Any, float]):
 
 
 class _Groups(dict[str, Callable[[Any], None]]):
-    """Category → how to add an event to its list."""
+    """Category → function that adds an event to its list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class _Groups(dict[str, Callable[[Any], None]]):
 
 
 class Columns:
-    """Everything of a trace that is kept."""
+    """All kept data of a trace."""
 
     def __init__(self, *, exact: bool = False) -> None:
         self._largest_us = _LATEST_US if exact else EXACT_BELOW_US
@@ -236,7 +236,7 @@ class Columns:
         }
 
     def add(self, events: list[AnyEvent]) -> None:
-        """Sort a piece's events into the tables. The events are used up."""
+        """Sort a piece's events into the tables. The events are consumed."""
         groups = _Groups()
         for event in events:
             groups[event.cat](event)
@@ -248,7 +248,7 @@ class Columns:
                 self._add_memory(members)
             elif (taker := self._takers.get(kind_of(category))) is not None:
                 taker(self._fields(members))
-        events.clear()  # gone before the next piece is decoded: its memory is still in the cache
+        events.clear()  # freed before the next piece is decoded, while its memory is still cached
 
     def tables(self) -> dict[str, Table]:
         """Return the tables by name."""
@@ -262,7 +262,7 @@ class Columns:
         }
 
     def absorb(self, other: Columns) -> None:
-        """Append what another part of the same trace holds, as if it had been read here. The other is used up."""
+        """Append the rows of another part of the same trace, which is consumed."""
         renumbered = {
             "name": _numbers_in(self.names, other.names),
             "thread": _numbers_in(self.threads, other.threads),
@@ -286,7 +286,7 @@ class Columns:
         return self._possible(packed_fields(events) or plucked_fields(events))
 
     def _possible(self, fields: Fields) -> Fields:
-        """Leave out events whose times cannot be; in a sound trace this only looks at four extremes."""
+        """Leave out events with invalid times; for a valid trace only four extremes are checked."""
         ts, dur = fields["ts"], fields["dur"]
         self.timed += len(ts)
         if ts.min() >= -_LATEST_US and ts.max() <= _LATEST_US and dur.min() >= 0 and dur.max() <= _MOST_US:
@@ -375,14 +375,14 @@ def _external(fields: Fields) -> Column:
 
 
 def _whole(values: Column, largest: float) -> Column:
-    """Ids and sizes as they are; what cannot be one (negative, beyond ``largest``, not a number) as absent."""
+    """Return ids and sizes; invalid ones (negative, beyond ``largest``, not a number) as absent."""
     if values.min(initial=0.0) >= ABSENT and values.max(initial=0.0) <= largest:
         return values
     return np.where((values >= 0) & (values <= largest), values, ABSENT)
 
 
 def _either(first: Column, second: Column) -> Column:
-    """``first`` where it is there, else ``second`` (Kineto repeats device and stream as pid and tid)."""
+    """``first`` if present, else ``second`` (Kineto repeats device and stream as pid and tid)."""
     absent = first == ABSENT
     if not absent.any():
         return first

@@ -58,7 +58,7 @@ class NameArgs(msgspec.Struct, gc=False, frozen=True):
 
 
 class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """Something with a beginning and a duration: all that is counted."""
+    """An event with a start and a duration."""
 
     cat: str = ""
     name: float | str = ""
@@ -71,7 +71,7 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """The same fields in the same order, with the time stamp as written."""
+    """The same fields in the same order, with the time stamp as text."""
 
     cat: str = ""
     name: float | str = ""
@@ -92,7 +92,7 @@ class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
 
 
 class ExactInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
-    """The same with the time stamp as written."""
+    """The same with the time stamp as text."""
 
     cat: str = ""
     name: str = ""
@@ -114,13 +114,13 @@ AnyEvent = Event | Instant | Metadata
 
 
 def _ignored(tag: str, category: str) -> Any:
-    """A type for events of one phase that are only counted; nothing of them is kept."""
+    """A type for events of one phase that are only counted; they are not kept."""
     name = f"Ignored_{tag}"
     return msgspec.defstruct(name, [], tag_field="ph", tag=tag, gc=False, namespace={"cat": category})
 
 
-# Kineto writes X, i, M and the arrows from launch to kernel (s, t, f); the rest of the Chrome format is here so
-# that one foreign event does not send its whole piece down a slower path.
+# Kineto writes X, i, M and the arrows from launch to kernel (s, t, f); the rest of the Chrome format is listed so
+# that one foreign event does not force its whole piece through the slower path.
 _IGNORED = tuple(_ignored(tag, "flow") for tag in "stf") + tuple(
     _ignored(tag, "other") for tag in "BECbenSTpFNODRcVvPI(),"
 )
@@ -161,13 +161,13 @@ class PieceDecoder:
         try:
             for event in timed:
                 event.ts = float(event.ts - origin)  # type: ignore[assignment]
-        except ArithmeticError:  # a number so long that not even a Decimal takes it
+        except ArithmeticError:  # a number too long even for a Decimal
             for event in timed:
                 event.ts = _relative_or_absent(event.ts, origin)  # type: ignore[assignment]
         return events
 
     def _decode_lenient(self, text: bytes | memoryview) -> list[AnyEvent]:
-        """Take fields of unexpected types (numbers as text, null) where they make sense."""
+        """Accept fields of unexpected types (numbers as text, null) where they are valid."""
         try:
             values = _LOOSE.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -205,7 +205,7 @@ def _relative_or_absent(time_us: Decimal | float, origin_us: int) -> float:
 
 
 def microseconds_to_ns(values_us: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
-    """Convert µs with decimals; the parts are scaled apart because ``value * 1000`` would round twice."""
+    """Convert µs with decimals; the parts are scaled separately because ``value * 1000`` would round twice."""
     whole = np.floor(values_us)
     fraction = np.rint((values_us - whole) * 1000.0)
     nanoseconds: npt.NDArray[np.int64] = whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
@@ -275,7 +275,7 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
 def repair(text: bytes) -> bytes:
-    """Mend what exporters are known to get wrong: ``inf`` and ``nan`` as numbers, bytes that are not UTF-8,
+    """Repair known exporter errors: ``inf`` and ``nan`` as numbers, bytes that are not UTF-8,
     Windows paths with single backslashes, control characters inside strings.
     """
 
@@ -289,7 +289,7 @@ def repair(text: bytes) -> bytes:
     return _STRING_OR_WORD.sub(mend, text.decode("utf-8", errors="replace").encode("utf-8"))
 
 
-# The part of a trace's text that is not decoded yet, in one buffer that is used again and again.
+# The undecoded part of a trace's text, in one reused buffer.
 #
 # New megabyte strings for every read, slice and bracket would cost more page faults than decoding costs time.
 
@@ -301,7 +301,7 @@ _OPEN = 1
 
 
 class TooMuchText(Exception):
-    """The text is longer than it may be: what is packed small can fill a memory."""
+    """The text exceeds the limit: a small compressed file can fill the memory."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -309,7 +309,7 @@ class TooMuchText(Exception):
 
 
 class Window:
-    """Text read and not yet used."""
+    """Text read and not yet consumed."""
 
     def __init__(self, stream: BufferedIOBase, size: int, *, most: int | None = None) -> None:
         self._stream = stream
@@ -342,7 +342,7 @@ class Window:
                     raise TooMuchText(self._most)
 
     def drop(self, length: int) -> None:
-        """Forget the first ``length`` bytes."""
+        """Discard the first ``length`` bytes."""
         begin = _OPEN + length
         rest = self._end - begin
         self._data[_OPEN : _OPEN + rest] = self._data[begin : self._end]
@@ -354,7 +354,7 @@ class Window:
         return bytes(self._data[_OPEN : self._end if end is None else _OPEN + end])
 
     def codes(self) -> npt.NDArray[np.uint8]:
-        """View the text as numbers; only good until the next ``fill`` or ``drop``."""
+        """View the text as numbers; valid only until the next ``fill`` or ``drop``."""
         return np.frombuffer(self._data, dtype=np.uint8, count=len(self), offset=_OPEN)
 
     def last_match(self, pattern: re.Pattern[bytes], within: int) -> tuple[int, int] | None:
@@ -366,7 +366,7 @@ class Window:
         return found
 
     def objects_with(self, mark: bytes, end: int) -> Iterator[bytes]:
-        """Yield the events up to ``end`` that hold ``mark``; only a guess at their bounds, which a parse has to prove."""
+        """Yield the events up to ``end`` that contain ``mark``; their bounds are a guess that a parse must verify."""
         place, last = self._data.find(mark, _OPEN, _OPEN + end), _OPEN + end
         while place >= 0:
             begin = self._data.rfind(b"{", _OPEN, max(_OPEN, self._data.rfind(b'"ph"', _OPEN, place)))

@@ -1,4 +1,4 @@
-"""Operators of a torch trace: host time without and with what they call, and the device time they caused.
+"""Operators of a torch trace: self and total host time, and the device time they caused.
 
 Operators and annotations of one thread nest. Sorted by start, the parent of each is the nearest earlier one
 that contains it; everything else follows from the parents, level by level.
@@ -44,7 +44,7 @@ class OperatorTable:
 
 @dataclass(frozen=True, slots=True)
 class SpanTable:
-    """Operator calls as they were read: start, duration, name, thread and id."""
+    """Operator calls as read: start, duration, name, thread and id."""
 
     table: Table
     origin_ns: int
@@ -85,10 +85,10 @@ def operator_table(
 
     ``external`` is the operator id of each device operation (-1: absent).
 
-    What a graph launch started (``behind_graph``) was recorded earlier, by other operators than the one that happens
+    Work of a graph launch (``behind_graph``) was recorded earlier, by other operators than the one that happens
     to surround the launch: no operator gets its time.
 
-    ``spans`` is used up: it is by far the largest part of a trace that is kept.
+    ``spans`` is consumed, because it is the largest part of a trace.
     """
     nodes = _nest(spans, ranges)
     levels = list(_levels(nodes.parent))
@@ -134,7 +134,7 @@ def operator_table(
 
 
 def _groups(keys: Int64) -> tuple[Int64, Int64]:
-    """Return the distinct keys in order, and the place of each key among them."""
+    """Return the distinct keys in order, and the index of each key among them."""
     limit = int(keys.max(initial=-1)) + 1
     if limit > 4 * len(keys) + (1 << 20):
         distinct, code = np.unique(keys, return_inverse=True)

@@ -27,16 +27,16 @@ from llm_perf_opt.captures.kineto.decode import BETWEEN_EVENTS
 from llm_perf_opt.captures.kineto.stream import GUESS_WINDOW_BYTES, EventStream
 from llm_perf_opt.core.errors import InputError, ToolError
 
-# Columns of one part of a trace as files, from the process that read it to the one that wants them.
+# Columns of one part of a trace as files, passed from the reading process to the main process.
 #
-# Plain NumPy files and one MessagePack file; nothing that runs code when it is read.
+# Plain NumPy files and one MessagePack file, which cannot execute code when read.
 
 
 _FACTS = "facts.msgpack"
 
 
 class _Facts(msgspec.Struct):
-    """What is not a column of numbers."""
+    """Data other than numeric columns."""
 
     names: list[str]
     threads: list[tuple[float | str, float | str]]
@@ -50,7 +50,7 @@ class _Facts(msgspec.Struct):
 
 
 def write_part(columns: Columns, collectives: CollectiveEvents, folder: Path) -> None:
-    """Write what was read; the facts come last, so that a part without them is known to be unfinished."""
+    """Write a part; the facts come last, so that a part without them is incomplete."""
     for table_name, table in columns.tables().items():
         for name in table.names():
             np.save(folder / f"{table_name}.{name}.npy", table.take(name), allow_pickle=False)
@@ -99,11 +99,11 @@ _TIMEOUT_S = 3600.0
 
 
 class _Abandoned(Exception):
-    """Nobody wants the part any more."""
+    """The part is no longer needed."""
 
 
 def read_in_parts(path: Path, parts: int | None = None) -> tuple[EventStream, Columns] | None:
-    """Read a plain, large trace with several processes; ``None`` where that is not worth it or not possible.
+    """Read a plain, large trace with several processes; ``None`` if that is not useful or not possible.
 
     :class:`NeedsExactTimes` is raised as by reading in one go.
     """
@@ -120,7 +120,7 @@ def read_in_parts(path: Path, parts: int | None = None) -> tuple[EventStream, Co
             for events in stream:
                 own.add(events)
         except InputError:
-            return None  # reading in one go says where the file is wrong
+            return None  # sequential reading reports the position of the error
         folders = workers.finished()
         if not folders:
             return None
@@ -137,12 +137,12 @@ def _parts_worth_it(path: Path) -> int:
     try:
         size = path.stat().st_size
     except OSError:
-        return 0  # reading in one go says what is wrong
+        return 0  # sequential reading reports the error
     return min(_MOST_PARTS, len(os.sched_getaffinity(0)), size // _LEAST_PART_BYTES)
 
 
 def _cuts(path: Path, first_event: int, count: int) -> list[int]:
-    """Return where the parts begin: the first event, then the first guess behind each equal share."""
+    """Return the start of the parts: the first event, then the first guess after each equal share."""
     size = path.stat().st_size
     cuts = [first_event]
     with path.open("rb") as stream:
@@ -156,7 +156,7 @@ def _cuts(path: Path, first_event: int, count: int) -> list[int]:
 
 
 class _Workers:
-    """The other processes; ended when they are not waited for."""
+    """The other processes; ended if they are not awaited."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self._path, self._folder = path, folder
@@ -184,7 +184,7 @@ class _Workers:
         return cuts[-1]
 
     def finished(self) -> list[Path]:
-        """Wait for all; return their folders in the order of the file, none if one of them failed."""
+        """Wait for all; return their folders in the order of the file, empty if one of them failed."""
         whole = all(future.result() for _, future in self._parts)
         return [folder for folder, _ in self._parts] if whole else []
 

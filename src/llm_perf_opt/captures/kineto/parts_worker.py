@@ -1,4 +1,4 @@
-"""One part of a large trace, read in a process of its own: ``python -m …parts.worker FILE BEGIN END TALKS FOLDER``.
+"""One part of a large trace, read in a separate process: ``python -m …parts.worker FILE BEGIN END TALKS FOLDER``.
 
 A part ends where the next one begins. That this is between two events is proven here: the text up to there decodes as
 a whole array. Anything unusual ends this process with :data:`UNUSUAL`; then the whole file is read in one go, by the
@@ -26,7 +26,7 @@ UNUSUAL = 3
 def part_events(
     stream: BufferedIOBase, length: int, collectives: CollectiveEvents | None
 ) -> Iterator[list[AnyEvent]]:
-    """Yield the events of the next ``length`` bytes, which must be whole events with a comma behind each."""
+    """Yield the events of the next ``length`` bytes, which must be whole events each followed by a comma."""
     decoder, left = PieceDecoder(), length
     window = Window(stream, PIECE_BYTES)
     while left > 0:
@@ -50,7 +50,7 @@ def part_events(
 
 
 def _read_part_of(path: Path, begin: int, end: int, *, talks: bool, folder: Path) -> None:
-    """Read the events between two offsets and leave their columns in ``folder``."""
+    """Read the events between two offsets and write their columns to ``folder``."""
     columns, collectives = Columns(), CollectiveEvents()
     with path.open("rb") as stream:
         stream.seek(begin)
@@ -73,4 +73,4 @@ def main(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stderr.flush()
-    os._exit(code)  # millions of objects need not be freed one by one
+    os._exit(code)  # skip freeing millions of objects one by one

@@ -78,7 +78,7 @@ class KinetoCapture:
 
 
 def read_kineto(path: Path) -> KinetoCapture:
-    """Read a trace; a file that is cut off, damaged or something else raises :class:`InputError`."""
+    """Read a trace; a truncated, damaged or foreign file raises :class:`InputError`."""
     path = Path(path)
     try:
         stream, columns = _read_columns(path, exact=False)

@@ -2,7 +2,7 @@
 
 The reader guesses that ``}`` ``,`` ``{`` separates two events and lets the parse prove it: a piece that
 starts at an event and decodes as a whole array can only end between two events, because anywhere else a
-string or a bracket would still be open. A guess that fails is settled by an exact outline of the brackets.
+string or a bracket would still be open. A failed guess is resolved by an exact outline of the brackets.
 So a file by torch, re-indented, compact or on a single line reads the same, and a cut-off file is noticed.
 """
 
@@ -77,7 +77,7 @@ def outline(codes: _Codes) -> Outline:
 
 
 def _string_quotes(codes: _Codes) -> npt.NDArray[np.int64]:
-    """Positions of quotes that open or close a string (those behind an odd run of backslashes do not)."""
+    """Positions of quotes that open or close a string (not those after an odd number of backslashes)."""
     quotes = np.flatnonzero(codes == ord('"'))
     backslash = codes == ord("\\")
     if not backslash.any():
@@ -129,7 +129,7 @@ class EventStream:
             window = Window(stream, self._piece_bytes, most=_most_text(self.path))
             try:
                 header = self._read_header(window)
-                # A program that set up ranks says so before the events; searching the text of others costs a tenth of the reading.
+                # A program with ranks declares them before the events; searching other traces would cost a tenth of the reading time.
                 self._may_talk = (_DISTRIBUTED in header or _SCHEMA not in header) and not _ALONE.search(
                     header
                 )
@@ -195,7 +195,7 @@ class EventStream:
     # --- pieces ------------------------------------------------------------------------------------------
 
     def _pieces(self, window: Window) -> Iterator[list[AnyEvent]]:
-        """Yield events until the array is closed; leaves the window behind the closing bracket."""
+        """Yield events until the array is closed; leaves the window after the closing bracket."""
         size = self._piece_bytes
         while True:
             window.fill(size)
@@ -229,7 +229,7 @@ class EventStream:
             self.collectives.look_into(window, end)
 
     def _decode(self, window: Window, end: int) -> list[AnyEvent]:
-        """Decode a piece whose bounds are known; mend it once if it is not JSON."""
+        """Decode a piece whose bounds are known; repair it once if it is not JSON."""
         try:
             return window.as_array(end, self.decoder.decode)
         except BadPiece as first:
@@ -301,7 +301,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def _most_text(path: Path) -> int:
-    """Return how much text a file may hold: a packed one may grow by a limited factor, others are what they are."""
+    """Return how much text a file may hold: a compressed file may expand by a limited factor."""
     size = path.stat().st_size
     return max(size, _UNPACKED_FREE_BYTES + most_unpacked() * size)
 

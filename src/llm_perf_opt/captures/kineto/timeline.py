@@ -1,4 +1,4 @@
-"""The two sides of a torch trace: what the host did and what the device did, and which call launched what."""
+"""Host and device side of a torch trace, and the launch of each device operation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Host:
     """Several processes used the same correlation id."""
 
     def unique_operator_ids(self, ids: Int64, thread: Int32) -> Int64:
-        """Tell the operator ids of several ranks apart."""
+        """Make the operator ids of several ranks distinct."""
         return self.ranks.unique_ids(ids, self.ranks.of_thread[thread])
 
 
@@ -75,7 +75,7 @@ class RankLabels:
 
     def __init__(self, columns: Columns) -> None:
         labels = [rank_label(pid) for pid, _ in columns.threads]
-        # A label only means something when a device's launches can be found under the same one.
+        # A label is used only if a device's launches have the same one.
         matched = set(columns.ranks) <= set(labels)
         numbers = dict.fromkeys([*columns.ranks, *labels]) if matched else {}
         number = {label: place for place, label in enumerate(numbers)}
@@ -114,7 +114,7 @@ def device_side(columns: Columns, origin_ns: int, host: Host) -> tuple[DeviceOps
 
 
 def _device_numbers(device: Int32, rank: Int64) -> Int32:
-    """Number devices apart when several ranks each call theirs 0."""
+    """Renumber devices when several ranks each have a device 0."""
     if not len(rank) or not rank.any():
         return device
     pairs, code = np.unique(np.stack((device, rank)), axis=1, return_inverse=True)
@@ -145,7 +145,7 @@ def _launches(host: Host, start: Int64, correlation: Int64) -> Int32:
 
 
 def _processes(columns: Columns, host: Host, launch: Int32) -> Int64:
-    """Process that launched each operation; the only one of the trace where the launch is not known."""
+    """Process that launched each operation; the only process of the trace if the launch is unknown."""
     pids = np.array([process_id(pid) for pid, _ in columns.threads], dtype=np.int64)
     if not len(pids):
         return np.full(len(launch), UNKNOWN, np.int64)
@@ -156,7 +156,7 @@ def _processes(columns: Columns, host: Host, launch: Int32) -> Int64:
 
 
 def process_id(value: Any) -> int:
-    """Return a process or thread id as a number, also behind a rank's label; -1 when it is none."""
+    """Return a process or thread id as a number, also after a rank's label; -1 if invalid."""
     digits = re.search(r"(?<!\d)\d{1,15}$", value, re.ASCII) if isinstance(value, str) else None
     if digits:
         return int(digits[0])
@@ -164,7 +164,7 @@ def process_id(value: Any) -> int:
     return int(value) if whole else UNKNOWN
 
 
-# Names of the devices of a trace, from whichever key of it tells.
+# Names of the devices of a trace, from any key that has them.
 
 
 _LIST = "deviceProperties"
@@ -209,7 +209,7 @@ def _listed(metadata: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _name_by_properties(entry: Mapping[str, Any]) -> str | None:
-    """ROCm may write an empty name; where units and memory fit one model only, they tell it."""
+    """ROCm may write an empty name; then units and memory identify the model if unique."""
     keys = ("computeMajor", "computeMinor", "warpSize", "numSms", "totalGlobalMem")
     values = [entry.get(key) for key in keys]
     if not all(isinstance(value, int) for value in values):
@@ -231,11 +231,11 @@ def _text(value: Any) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-# Events that cannot be as they are written: one of a million is left out and said, most of them are a damaged file.
+# Invalid events: a few are left out and reported; if most are invalid, the file is damaged.
 
 
 def refuse_impossible(path: Path, columns: Columns) -> None:
-    """Refuse a trace most of whose events have no time, or one that cannot be."""
+    """Reject a trace in which most events have no valid time."""
     if 2 * columns.impossible > columns.timed:
         raise InputError(
             f"{path}: traceEvents: {columns.impossible} of {columns.timed} events have no 'ts' or 'dur', "

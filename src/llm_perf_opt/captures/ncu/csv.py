@@ -1,8 +1,8 @@
 """Reads the CSV of ``ncu --csv``, page ``raw`` or ``details``, of ncu 2020 to 2026.
 
 The tool mixes its messages and the program's output into the file, quotes thousands separators, scales every
-value on its own, and a copy of the file may have been cut or saved again in another locale. Whatever cannot
-be read is said in the notes; nothing is guessed.
+value on its own, and a copy of the file may have been cut or saved again in another locale. Unreadable
+parts are reported in the notes; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PageBlock:
 
 
 def _require_columns(header: Row, names: Iterable[str], path: Path) -> None:
-    """Refuse a table whose header is damaged."""
+    """Reject a table whose header is damaged."""
     missing = [name for name in names if name not in header]
     if missing:
         raise InputError(
@@ -105,9 +105,9 @@ def _launch_from_cells(cells: Mapping[str, str], path: Path) -> NcuLaunch:
 def uses_decimal_comma(
     cells: Iterable[str], path: Path, everything: Callable[[], Iterable[str]] | None = None
 ) -> bool:
-    """Tell whether a file writes ``23,42`` for 23.42; refuse a file that uses both conventions.
+    """Return whether a file uses a decimal comma (``23,42``); reject a file with both conventions.
 
-    ``1,234`` alone does not tell, so the whole file decides: ``cells`` are the suspicious ones, and
+    ``1,234`` alone is ambiguous, so the whole file decides: ``cells`` are the ambiguous ones, and
     ``everything`` gives the rest to look for the contrary.
     """
     cells = list(cells)
@@ -137,7 +137,6 @@ def metric_key(section: str, item: str, name: str) -> str:
 
 
 def _rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRule:
-    """Return what a rule row says."""
     percent = parse_number(cells.get("Estimated Speedup") or "", decimal_comma=decimal_comma)
     return NcuRule(
         section=cells.get("Section Name") or "",
@@ -155,9 +154,7 @@ def _rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRul
 def _read_long(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
     """Read a ``details`` page or a section file; metric rows are shorter than the header."""
     _require_columns(block.header, ("Kernel Name", "Section Name", "Metric Name", "Metric Unit"), path)
-    place = {
-        name: index for index, name in enumerate(block.header)
-    }  # of a name that is there twice, the last
+    place = {name: index for index, name in enumerate(block.header)}  # of duplicate names, the last
     value_at = place["Metric Value"]
     least = max(place[name] for name in _NEEDED_CELLS if name in place)
     rows = [row for row in block.rows if len(row) > least]
@@ -222,7 +219,7 @@ class _LongReader:
         return found
 
     def _repeat(self, metric: str, quantity: Quantity) -> None:
-        """Keep a metric that occurs again: another unit is another quantity, a value beats ``n/a``."""
+        """Handle a repeated metric: another unit is another quantity, a value replaces ``n/a``."""
         known = self._metrics[metric]
         if known.unit != quantity.unit and None not in (known.value, quantity.value):
             self._metrics[f"{metric} [{quantity.unit or 'count'}]"] = quantity
@@ -246,7 +243,7 @@ def _quantity(raw: str, raw_unit: str, decimal_comma: bool) -> Quantity:
 
 
 def _read_wide(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
-    """Read a ``raw`` page. Without its row of units the numbers mean nothing, so such a file is refused."""
+    """Read a ``raw`` page. A file without its row of units is rejected."""
     header, rows = block.header, block.rows
     if not rows:
         return []
@@ -308,7 +305,7 @@ _ODD = re.compile(r"[^-+0-9.,eE\n]|,(?!\d{3}(?!\d))|\d{4},|\.\d*,")
 
 
 def _plain_numbers(cells: Sequence[str]) -> list[float | None] | None:
-    """Read a column of ordinary numbers; ``None`` when a cell needs a closer look (text, ``23,42``)."""
+    """Read a column of ordinary numbers; ``None`` if a cell needs the careful reader (text, ``23,42``)."""
     try:
         values: list[float | None] = list(map(float, cells))
     except ValueError:
@@ -332,10 +329,10 @@ def _grouped_numbers(cells: Sequence[str]) -> list[float | None] | None:
         return None
 
 
-# Both pages read in columns: the fast way for large, regular files.
+# Column-wise reading of both pages: the fast path for large, regular files.
 #
-# Exactly what ``_read_long`` and ``_read_wide`` of :mod:`ncu_pages` give, or ``None`` where anything is unusual
-# (stray lines, a cut row, another locale, a metric twice): those readers then look at every cell.
+# Exactly what ``_read_long`` and ``_read_wide`` of :mod:`ncu_pages` give, or ``None`` if anything is unusual
+# (stray lines, a cut row, another locale, a metric twice): those readers then process every cell.
 
 
 WORTHWHILE_BYTES = 1_000_000
@@ -352,14 +349,14 @@ _NEEDED = (
     "Rule Name",
 )
 _CELLS = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
-# Digits with blanks or marks between them: a number of another convention.
+# Digits separated by blanks or marks: a number in another convention.
 _NUMBER_LIKE = r"^\s*[+-]?\d[\d\s.,'’eE+-]*$"
-# A comma that does not stand before exactly three digits, or stands after more than three.
+# A comma that is not followed by exactly three digits, or preceded by more than three.
 _ODD_COMMA = r",(?:\d{0,2}(?:[^\d]|$)|\d{4})|\d{4},"
 
 
 class LongMetrics(Mapping[str, Quantity]):
-    """Metrics of one launch: a slice of shared columns; a value is built when it is asked for."""
+    """Metrics of one launch: a slice of shared columns; values are built on demand."""
 
     __slots__ = ("_columns", "_index", "_start")
 
@@ -432,7 +429,7 @@ def _read_frame(data: bytes, delimiter: str) -> pl.DataFrame | None:
 
 
 def _is_regular(frame: pl.DataFrame) -> bool:
-    """Tell whether every line is a row with a value or a rule, and every comma separates thousands."""
+    """Return whether every line is a row with a value or a rule, and every comma separates thousands."""
     import polars as pl
 
     if not all(text.isdigit() for text in frame["ID"].unique()):
@@ -447,7 +444,7 @@ def _is_regular(frame: pl.DataFrame) -> bool:
 
 
 def _fill_metrics(frame: pl.DataFrame, launches: list[NcuLaunch]) -> bool:
-    """Give every launch its slice; ``False`` when a cell or an order needs the careful reader."""
+    """Assign slices to launches; ``False`` if a cell or the order needs the careful reader."""
     import polars as pl
 
     item = pl.col("Body Item Label") if "Body Item Label" in frame.columns else pl.lit("")
@@ -481,7 +478,7 @@ def _fill_metrics(frame: pl.DataFrame, launches: list[NcuLaunch]) -> bool:
 
 
 def _numbers(frame: pl.DataFrame) -> pl.Series | None:
-    """Return values in SI; ``None`` when a cell looks like a number and is not read as one."""
+    """Return values in SI; ``None`` if a cell looks like a number but cannot be parsed."""
     import polars as pl
 
     factors = {str(unit): parse_unit(str(unit)).factor for unit in frame["Metric Unit"].unique()}
@@ -490,7 +487,7 @@ def _numbers(frame: pl.DataFrame) -> pl.Series | None:
     values = frame.select((text.cast(pl.Float64, strict=False) * factor).alias("value"))["value"]
     if _has_unread(frame["Metric Value"], values):
         return None
-    # Sound values are between these; of others the careful reader says what they are.
+    # Valid values are in this range; others are handled by the careful reader.
     times = [unit for unit in factors if parse_unit(unit).symbol == "s"]
     if not values.drop_nulls().is_between(0, MOST_NUMBER).all():
         return None
@@ -500,7 +497,7 @@ def _numbers(frame: pl.DataFrame) -> pl.Series | None:
 
 
 def _has_unread(cells: pl.Series, values: pl.Series) -> bool:
-    """Tell whether a cell looks like a number and was not read as one."""
+    """Return whether a cell looks like a number but could not be parsed."""
     if not values.null_count():
         return False
     return bool(cells.filter(values.is_null()).str.contains(_NUMBER_LIKE).any())
@@ -553,7 +550,7 @@ def _wide(body: pl.DataFrame, measured: list[str], units: Mapping[str, str]) -> 
     for name, holes in zip(numbers.columns, numbers.null_count().row(0), strict=True):
         if holes and _has_unread(body[name], numbers[name]):
             return None
-    # Sound values are between these; of others the careful reader says what they are.
+    # Valid values are in this range; others are handled by the careful reader.
     if not numbers.select(pl.all_horizontal(pl.all().is_between(0, MOST_NUMBER).all()).alias("sound"))[
         "sound"
     ][0]:
@@ -610,7 +607,7 @@ def read_ncu_csv(path: Path) -> NcuCapture:
 
 
 def _read_columns(text: str, start: int, path: Path, *, spoken: bool) -> list[NcuLaunch] | None:
-    """Try the fast way: a large page with nothing between its rows."""
+    """Try the fast path: a large page without other lines."""
     head = text[start : text.find("\n", start)]
     if len(text) < WORTHWHILE_BYTES or spoken or not text.endswith("\n"):
         return None
@@ -690,12 +687,12 @@ def _split_blocks(text: str, name: str, notes: list[str]) -> Iterator[PageBlock]
 
 
 def _is_shorter(rows: Sequence[Sequence[str]]) -> bool:
-    """Tell whether the last row has fewer fields than every other one."""
+    """Return whether the last row has fewer fields than every other one."""
     return len(rows) > 1 and len(rows[-1]) < min(len(row) for row in rows[:-1])
 
 
 def _close_quotes(text: str, name: str, notes: list[str]) -> str:
-    """Return the text without what left a quote open: a line of the program's output, or a cut last row."""
+    """Remove lines with an open quote: program output, or a truncated last row."""
     if text.count('"') % 2 == 0:
         return text
     rows_only = "".join(line for line in text.splitlines(keepends=True) if line.startswith('"'))

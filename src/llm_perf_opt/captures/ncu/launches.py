@@ -1,4 +1,4 @@
-"""One typed table for what Nsight Compute measured, whichever page, version or file it came from."""
+"""Common typed table of Nsight Compute measurements, independent of page, version or file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Quantity(NamedTuple):
 
 
 class NcuRule(NamedTuple):
-    """What one of NVIDIA's rules said about a launch."""
+    """Result of an NVIDIA rule for a launch."""
 
     section: str
     name: str
@@ -40,7 +40,7 @@ Shape = tuple[int, int, int]
 
 
 class NcuSettings(NamedTuple):
-    """How ncu was asked to measure."""
+    """Measurement settings of ncu."""
 
     clock_control: str
     """``base``: clocks locked to base; ``none``: as the run has them."""
@@ -114,7 +114,7 @@ class NcuCapture:
 
 
 class RowMetrics(Mapping[str, Quantity]):
-    """Metrics of one row of a wide table: columns are shared, a value is built when it is asked for.
+    """Metrics of one row of a wide table: columns are shared, values are built on demand.
 
     A thousand launches of three hundred metrics would otherwise be three hundred thousand objects.
     """

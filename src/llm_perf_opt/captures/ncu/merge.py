@@ -1,4 +1,4 @@
-"""Join what several pages, sections or files report about the same launch."""
+"""Merge data of several pages, sections or files on the same launch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from llm_perf_opt.captures.ncu.launches import NcuLaunch, Quantity
 from llm_perf_opt.captures.ncu.units import is_missing, parse_unit, significant_step
 
-# Joins what several pages, sections or files say about the same launch.
+# Merging of data on the same launch.
 
 
 def complete_from_metrics(launch: NcuLaunch) -> None:
@@ -34,12 +34,12 @@ def _shape(metrics: Mapping[str, Quantity], prefix: str) -> tuple[int, int, int]
 
 
 def _launch_key(launch: NcuLaunch) -> tuple[str, ...]:
-    """Return what makes two rows the same launch: one process, one number, one kernel."""
+    """Return the identity of a launch: one process, one number, one kernel."""
     return (launch.process_id, launch.launch_id, launch.kernel)
 
 
 def merge_launches(launches: Iterable[NcuLaunch]) -> list[NcuLaunch]:
-    """Join what several pages or section files say about the same launch; first come, first kept."""
+    """Merge data of several pages or section files on the same launch; the first value is kept."""
     merged: dict[tuple[str, ...], NcuLaunch] = {}
     for launch in launches:
         known = merged.get(_launch_key(launch))
@@ -83,7 +83,7 @@ def _merge_into(known: NcuLaunch, other: NcuLaunch) -> None:
 
 
 def _contradicts(first: Quantity, second: Quantity) -> bool:
-    """Tell whether two values of one metric differ by more than printing them with fewer digits explains."""
+    """Return whether two values of one metric differ by more than rounding."""
     if first.value is None or second.value is None:
         return False
     if first.unit != second.unit:

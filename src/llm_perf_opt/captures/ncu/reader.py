@@ -1,4 +1,4 @@
-"""Nsight Compute captures, from wherever they come: one entry, :func:`read_ncu`."""
+"""Reading of Nsight Compute captures of any kind: :func:`read_ncu`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWN_TABLES = ("kernels.csv", "rules.csv", "targets.csv")
 def read_ncu(path: Path | str) -> NcuCapture:
     """Read a ``.ncu-rep``, a CSV page, a folder of such files, or a folder of one folder per kernel.
 
-    Files of one folder that speak of the same launch (process, number, name) are joined. Where a folder holds
+    Files of one folder that describe the same launch (process, number, name) are joined. Where a folder holds
     a report and its CSV exports, the report is read: it has every digit.
     """
     path = Path(path)
@@ -53,7 +53,7 @@ def _read_folder(folder: Path) -> NcuCapture:
         if capture is None:
             continue
         _mark_origin(capture, each)
-        # The command of a run stands next to its captures, or next to the folders of their phases or kernels.
+        # The command of a run is next to its captures, or next to the folders of their phases or kernels.
         for place in dict.fromkeys((each, each.parent if each != folder else each)):
             _with_settings(capture, place)
         result.launches.extend(capture.launches)
@@ -72,7 +72,7 @@ def _read_folder(folder: Path) -> NcuCapture:
 
 
 def _with_settings(capture: NcuCapture, folder: Path) -> NcuCapture:
-    """Add the conditions that the command in ``folder`` states, where the capture itself states none."""
+    """Add the conditions from the command in ``folder``, if the capture has none."""
     unknown = [launch for launch in capture.launches if launch.settings is None]
     found = settings_near(folder) if unknown else None
     for launch in unknown:
@@ -81,7 +81,7 @@ def _with_settings(capture: NcuCapture, folder: Path) -> NcuCapture:
 
 
 def _read_files(folder: Path, failures: list[InputError]) -> NcuCapture | None:
-    """Read the files directly in ``folder``; a file that cannot be read is remembered, not fatal."""
+    """Read the files directly in ``folder``; an unreadable file is recorded, not fatal."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     reports = [path for path in files if path.suffix in _REPORT_SUFFIXES]
     tables = [path for path in files if path.suffix == ".csv" and path.name not in _OWN_TABLES]
@@ -114,7 +114,7 @@ def _read_all(files: list[Path], failures: list[InputError]) -> NcuCapture | Non
         capture.messages.extend(part.messages)
     if capture is None:
         return None
-    # Reports know no process id: launches of different reports must not be joined by their numbers.
+    # Reports have no process id: launches of different reports must not be joined by their numbers.
     tables = [launch for launch in capture.launches if launch.process_id]
     capture.launches = merge_launches(tables) + [each for each in capture.launches if not each.process_id]
     return capture

@@ -22,7 +22,7 @@ _LINK = re.compile(r"@(?:section|url|source|sass|metric)[^:@]*:([^:@]+)(?::(http
 
 
 def report_reader_available() -> bool:
-    """Tell whether ``.ncu-rep`` files can be read here."""
+    """Return whether ``.ncu-rep`` files can be read here."""
     return has_package("ncu_report")
 
 
@@ -41,7 +41,7 @@ def read_ncu_report(path: Path) -> NcuCapture:
         for number, index in enumerate(range(report_range.num_actions()))
     ]
     if not launches:
-        # The package gives a corrupt or empty file back as a report without ranges.
+        # The package returns a report without ranges for a corrupt or empty file.
         raise _unreadable(path, "no profiled kernel in it")
     settings = settings_of_report(path)
     for number, launch in enumerate(launches):
@@ -71,7 +71,7 @@ def _unreadable(path: Path, why: str) -> InputError:
 def _launch(module: Any, action: Any, number: int, path: Path) -> NcuLaunch:
     kernel = action.name(module.IAction.NameBase_DEMANGLED)
     if not kernel:
-        # What a report cut in the middle looks like: an action without a name.
+        # A truncated report: an action without a name.
         raise _unreadable(path, "it is cut: a kernel in it has no name")
     launch = NcuLaunch(
         kernel=kernel,
@@ -100,8 +100,8 @@ def _launch(module: Any, action: Any, number: int, path: Path) -> NcuLaunch:
 
 def _quantity(metric: Any) -> Quantity:
     raw_unit = metric.unit() or ""
-    # A metric that was only sampled over time or per source line has no value of its own: ncu prints nothing, and
-    # the package says 0 all the same.
+    # A metric sampled only over time or per source line has no total: ncu prints nothing, but
+    # the package returns 0.
     known = not hasattr(metric, "has_value") or metric.has_value()
     value = metric.value() if known else None
     if isinstance(value, (int, float)) and value == value and abs(value) != float("inf"):
@@ -135,7 +135,7 @@ def _rule(module: Any, entry: dict[str, Any]) -> NcuRule | None:
 
 
 def _plain_message(text: str) -> str:
-    """Return a rule's message without the mark-up of links, as the CSV page prints it."""
+    """Return a rule's message without link mark-up, as the CSV page prints it."""
 
     def plain(match: re.Match[str]) -> str:
         parts = match.group(0).strip("@").split(":", 2)

@@ -1,7 +1,7 @@
-"""Under which conditions ncu measured: clocks, caches and ranges, from its own command line.
+"""Measurement conditions of ncu: clocks, caches and ranges, from its own command line.
 
 A report keeps the command line in its session details (``extras/FileFormat/ProfilerReport.proto`` of Nsight Compute
-describes the file); a folder may hold it in ``cmd.txt``. CSV pages have neither, so that nothing is known of them.
+describes the file); a folder may hold it in ``cmd.txt``. CSV pages have neither, so their conditions are unknown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SESSION_DETAILS, _PAYLOAD_SIZE, _COMMAND_LINE = 3, 5, 11
 
 
 def settings_of_arguments(arguments: Sequence[str], source: str) -> NcuSettings:
-    """Read ncu's own options; the profiled program's arguments are not looked at."""
+    """Read ncu's own options; the profiled program's arguments are ignored."""
     clocks, caches, ranges = _DEFAULT_CLOCKS, _DEFAULT_CACHES, list[str]()
     for option, value in _options(arguments):
         if option == "--clock-control":
@@ -62,7 +62,7 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def settings_near(folder: Path) -> NcuSettings | None:
-    """Return what the command next to a capture says; ``None`` without one."""
+    """Return the settings of the command next to a capture; ``None`` without one."""
     for place in (folder / name for name in _COMMAND_FILES):
         if not place.is_file() or place.stat().st_size > _MOST_COMMAND_BYTES:
             continue
@@ -87,7 +87,7 @@ def settings_of_text(text: str, source: str) -> NcuSettings | None:
 
 
 def settings_of_report(path: Path) -> NcuSettings | None:
-    """Return what a ``.ncu-rep`` says of its own session; ``None`` where it does not (2022 and before)."""
+    """Return the settings recorded in a ``.ncu-rep``; ``None`` if absent (2022 and before)."""
     line = _command_line(path)
     if not line:
         return None
@@ -99,7 +99,7 @@ def settings_of_report(path: Path) -> NcuSettings | None:
 
 
 def _command_line(path: Path) -> str | None:
-    """Walk the blocks of a report; the payloads, which are nearly all of it, are jumped over."""
+    """Walk the blocks of a report; payloads are skipped."""
     found = None
     try:
         with path.open("rb") as stream:
@@ -115,7 +115,7 @@ def _command_line(path: Path) -> str | None:
                 payload = block.get(_PAYLOAD_SIZE, 0)
                 stream.seek(payload if isinstance(payload, int) else 0, 1)
     except (IndexError, ValueError, struct.error):
-        return None  # cut, or laid out in a way not known here; the reader of the counters says what is wrong
+        return None  # truncated, or an unknown layout; errors are reported by the reader of the counters
     return found
 
 

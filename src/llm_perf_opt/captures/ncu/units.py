@@ -1,4 +1,4 @@
-"""Units and numbers as NVIDIA's tools write them, turned into SI.
+"""Conversion of units and numbers of NVIDIA's tools to SI.
 
 Nsight Compute scales each value on its own (``3.35 Mbyte`` next to ``0 byte``), and its unit names changed
 over the years (``usecond`` and ``us``, ``cycle/second`` and ``hz``). Prefixes are decimal: 1 Kbyte is 1000
@@ -25,7 +25,7 @@ _NOT_AVAILABLE = frozenset({"", "n/a", "N/A", "na", "nan", "NaN", "None", "no da
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one unit of a metric is worth."""
+    """Factor and SI symbol of a unit."""
 
     factor: float
     """Multiply the number with this to get SI."""
@@ -80,12 +80,12 @@ _GROUPED_MARKS = re.compile(r"[+-]?\d{1,3}(?:['’\u00a0\u202f ]\d{3})+(?:[.,]\d
 
 
 def is_missing(text: str) -> bool:
-    """Tell whether a cell says "not measured" (``n/a`` is not 0)."""
+    """Return whether a cell means "not measured" (``n/a`` is not 0)."""
     return text.strip() in _NOT_AVAILABLE
 
 
 def in_si(number: float | None, unit: Unit) -> float | None:
-    """Return a counter's value in SI; ``None`` for one that cannot be: negative, infinite, beyond any measure."""
+    """Return a counter's value in SI; ``None`` if invalid: negative, infinite, too large."""
     if number is None:
         return None
     value = number * unit.factor
@@ -93,15 +93,15 @@ def in_si(number: float | None, unit: Unit) -> float | None:
 
 
 def most_of(symbol: str) -> float:
-    """Return the largest value a counter of this SI unit can have: a time is not longer than all threads' together."""
+    """Return the largest value a counter of this SI unit can have: for example, a time cannot exceed the sum over all threads."""
     return MOST_SUMMED_SECONDS if symbol == "s" else MOST_NUMBER
 
 
 def parse_number(text: str, *, decimal_comma: bool = False) -> float | None:
     """Return the number in a cell; ``None`` when it is missing or not a number at all.
 
-    Thousands separators are understood in both conventions; which one applies is a property of the whole
-    file (:func:`uses_decimal_comma`), because ``1,234`` alone does not tell.
+    Thousands separators are accepted in both conventions; which one applies is a property of the whole
+    file (:func:`uses_decimal_comma`), because ``1,234`` alone is ambiguous.
     """
     text = text.strip()
     if text in _NOT_AVAILABLE or len(text) > _LONGEST_NUMBER:
@@ -136,7 +136,7 @@ def _parse_decimal_comma(text: str) -> float | None:
 
 
 def shows_decimal_comma(text: str) -> bool:
-    """Tell whether this cell can only be read with a decimal comma (``23,42``, ``39.578,4``)."""
+    """Return whether this cell is valid only with a decimal comma (``23,42``, ``39.578,4``)."""
     text = text.strip()
     if _PLAIN_COMMA.fullmatch(text):
         return not _GROUPED.fullmatch(text)
@@ -144,7 +144,7 @@ def shows_decimal_comma(text: str) -> bool:
 
 
 def shows_decimal_point(text: str) -> bool:
-    """Tell whether this cell can only be read with a decimal point (``23.42``, ``39,578.4``)."""
+    """Return whether this cell is valid only with a decimal point (``23.42``, ``39,578.4``)."""
     text = text.strip()
     if re.fullmatch(r"[+-]?\d+\.\d*(?:[eE][+-]?\d+)?", text):
         return not _GROUPED_DOTS.fullmatch(text)
@@ -152,7 +152,7 @@ def shows_decimal_point(text: str) -> bool:
 
 
 def significant_step(text: str) -> float:
-    """Return half a unit of the last printed digit: how far rounding may have moved the value."""
+    """Return half a unit of the last printed digit: the possible rounding error."""
     mantissa = re.sub(r"[eE].*$", "", text.strip())
     exponent = re.search(r"[eE]([+-]?\d{1,4})$", text.strip())
     digits = len(mantissa.rpartition(".")[2]) if "." in mantissa else 0

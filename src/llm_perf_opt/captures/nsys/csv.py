@@ -1,4 +1,4 @@
-"""Summary tables that ``nsys stats --format csv`` writes, old and new report names alike.
+"""Summary tables that ``nsys stats --format csv`` writes, with old and new report names.
 
 ``gpukernsum`` (2022) has a row per (name, grid, block), ``cuda_gpu_kern_sum`` (2023 and later) one per name: rows
 of one name are added up. Reports are distinguished by their columns, never by the file's name.
@@ -33,7 +33,7 @@ _OTHER_LOCALE = (
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What one kind of table is called and which columns it has."""
+    """Name and columns of one kind of table."""
 
     field: str
     label: str
@@ -41,7 +41,7 @@ class _Report:
     name: str
 
 
-# Ordered: a table that has the columns of several is the first of them.
+# Ordered: a table that matches several kinds is the first of them.
 _REPORTS = (
     _Report("ranges_kernels", "nvtx_kern_sum", "Kern Inst", "Kernel Name"),
     _Report("ranges", "nvtx_sum", "Instances", "Range"),
@@ -85,7 +85,7 @@ def read_nsys_csv(path: Path) -> KernelTotals:
 def _by_range(
     path: Path, header: list[str], report: _Report, rows: list[list[str]]
 ) -> tuple[RangeTotals, ...]:
-    """Split a table of kernels in ranges by the name of the range; a domain in front of it stays."""
+    """Split a table of kernels in ranges by the name of the range; a leading domain is kept."""
     place, often = header.index(_RANGE), header.index(_RANGE_COUNT) if _RANGE_COUNT in header else None
     found: dict[str, list[list[str]]] = {}
     for row in rows:
@@ -94,14 +94,14 @@ def _by_range(
     result = []
     for name, own in found.items():
         counts = [_number(path, 0, _RANGE_COUNT, row[often]) for row in own] if often is not None else []
-        # Of each kernel the table counts the ranges that hold it.
+        # For each kernel the table counts the ranges around it.
         instances = max((round(count) for count in counts if count is not None), default=None)
         result.append(RangeTotals(name, instances, _totals(path, header, report, own)[0]))
     return tuple(result)
 
 
 def merge_totals(parts: Sequence[KernelTotals]) -> KernelTotals:
-    """Join different reports of one capture; the first of each kind counts."""
+    """Join different reports of one capture; the first of each kind is used."""
     if len(parts) == 1:
         return parts[0]
     merged = {}
@@ -144,7 +144,7 @@ def _rows(path: Path) -> list[list[str]]:
 
 
 def _header(path: Path, rows: list[list[str]]) -> tuple[list[str], int]:
-    """Find the header; what ``nsys stats`` printed before it (``-o -``) is skipped."""
+    """Find the header; output of ``nsys stats`` before it (``-o -``) is skipped."""
     for number, row in enumerate(rows[:_BANNER_LINES]):
         if _report_of(row) is not None:
             return [cell.strip() for cell in row], number + 1

@@ -1,4 +1,4 @@
-"""The guard in front of an nsys SQLite export: what it is, which tables it has, and its columns as arrays."""
+"""Validated access to an nsys SQLite export: its schema, its tables, and columns as arrays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LONGEST_VALUE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where a table is and what it holds."""
+    """Location and contents of a table."""
 
     name: str
     root_page: int
@@ -66,7 +66,7 @@ class Export:
         return table in self.tables and all(name in self.tables[table].columns for name in columns)
 
     def require(self, table: str, *columns: str) -> None:
-        """Refuse a table that lacks a column without which its rows mean nothing."""
+        """Reject a table without a required column."""
         missing = [name for name in columns if name not in self.tables[table].columns]
         if missing:
             raise InputError(
@@ -107,7 +107,7 @@ class Export:
                     columns[text] = pool.in_order_of_appearance(columns[text], known)
                 return columns
             except (PagesUnsupported, HashCollision, ValueError, IndexError, OverflowError):
-                # Whatever pages hold that is not understood, or is damaged, SQLite itself reads or refuses.
+                # Pages that are damaged or not understood are read or rejected by SQLite itself.
                 pool.forget_after(known)
         return self._read_by_cursor(table, names, text, pool)
 
@@ -150,7 +150,7 @@ class Export:
         )
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
-        """Look up string ids; ids the export does not explain are left out."""
+        """Look up string ids; unknown ids are left out."""
         if "StringIds" not in self.tables:
             return {}
         wanted = sorted({int(one) for one in ids if one >= 0})
@@ -165,7 +165,7 @@ class Export:
         return found
 
     def rows(self, table: str, *columns: str) -> list[tuple[object, ...]]:
-        """Return a small table's columns as Python values; nothing when the table or a column is absent."""
+        """Return a small table's columns as Python values; empty if the table or a column is absent."""
         if not self.has(table, *columns):
             return []
         return self.database.execute(f"SELECT {_listed(columns)} FROM {_quoted(table)}").fetchall()
@@ -193,7 +193,7 @@ _STEPS_PER_BYTE = 50
 
 
 class _Steps:
-    """Ends a query that takes more steps than any sound file of this size: pages that are used twice repeat their rows."""
+    """Aborts a query with more steps than a valid file of this size needs: pages used twice repeat their rows."""
 
     def __init__(self, size: int) -> None:
         self._left = 20 + _STEPS_PER_BYTE * size // _STEPS_AT_ONCE
@@ -205,10 +205,10 @@ class _Steps:
 
 @contextmanager
 def open_export(path: Path, *, use_pages: bool = True) -> Iterator[Export]:
-    """Open an nsys SQLite export without touching it; refuse what is not one, saying what it is."""
+    """Open an nsys SQLite export without modifying it; reject other files, naming their type."""
     path = Path(path)
     _check_file(path)
-    # immutable: no lock, no journal and no -shm file, also in directories we may not write to.
+    # immutable: no lock, no journal and no -shm file, also in read-only directories.
     database = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
     database.text_factory = lambda raw: raw.decode("utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Whatever Nsight Systems left behind: a SQLite export, a summary CSV, or a directory that holds them."""
+"""Reading of Nsight Systems output: a SQLite export, a summary CSV, or a directory that holds them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SUBFOLDERS = ("nsys", ".")
 
 
 def read_nsys(path: Path, *, cache_dir: Path | None = None) -> Timeline | KernelTotals:
-    """Read a capture, detected by its content. ``cache_dir`` is a place of ours for the cache (default: the user's).
+    """Read a capture, detected by its content. ``cache_dir`` is the directory of the cache (default: the user's).
 
     A ``.nsys-rep`` has to be exported by the tool first: :func:`export_command` is the command, and the error
     carries it as ``data["command"]``.
@@ -102,7 +102,7 @@ def _needs_export(path: Path) -> InputError:
 
 
 def _read_directory(folder: Path, cache_dir: Path | None) -> Timeline | KernelTotals:
-    """The best there is in a run directory: the SQLite export, else the summaries, else say what to export."""
+    """Read the best source in a run directory: the SQLite export, else the summaries, else raise with the export command."""
     places = [folder / name for name in _SUBFOLDERS if (folder / name).is_dir()]
     for place in places:
         exports = sorted((one for one in place.glob("*.sqlite") if one.is_file()), key=_preference)
@@ -148,7 +148,7 @@ _ONE_RANGE = ("", "stop", "stop-shutdown", "repeat", "repeat-shutdown")
 
 
 def read_capture_configuration(path: Path) -> CaptureConfiguration | None:
-    """Return what is known of a capture's range; ``None`` when no file next to it tells, or none fits this one."""
+    """Return the known range of a capture; ``None`` if no file next to it matches."""
     folder = path if path.is_dir() else path.parent
     for place in (folder, *folder.parents)[:_LEVELS]:
         command, settings = place / "cmd.txt", place / "config.yaml"
@@ -241,7 +241,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def by_process(timeline: Timeline) -> dict[int, Timeline]:
-    """Return process → what it did, for every process that used a device, in the order of devices and processes."""
+    """Return process → its timeline, for every process that used a device, in the order of devices and processes."""
     ops = timeline.ops
     processes = [int(one) for one in np.unique(ops.process) if one >= 0]
     if len(processes) < 2:
@@ -252,16 +252,16 @@ def by_process(timeline: Timeline) -> dict[int, Timeline]:
 
 
 def marked_ranks(timeline: Timeline) -> dict[int, int]:
-    """Return rank → process, where several processes say which rank of one group they are."""
+    """Return rank → process, if several processes are marked as ranks of one group."""
     reported: list[list[int]] = timeline.facts.get("rank_processes") or []
     found = {rank: process for process, rank, _ in reported}
     sizes = {size for _, _, size in reported}
-    # Two groups in one capture, or a rank that is there twice: nobody can say who belongs together.
+    # Two groups in one capture, or a duplicate rank: membership cannot be determined.
     return found if len(sizes) == 1 and len(found) == len(reported) > 1 else {}
 
 
 def of_process(timeline: Timeline, process: int) -> Timeline:
-    """Return what one process did."""
+    """Return the timeline of one process."""
     ops, calls, ranges = timeline.ops, timeline.calls, timeline.ranges
     mine = process_of(calls.thread) == process
     open_here = process_of(ranges.thread) == process
@@ -293,7 +293,7 @@ def _new_rows(chosen: Mask) -> Int64:
 
 
 def _moved(rows: Any, places: Int64) -> Any:
-    """Return references to rows as references to their new places; what is not among them is not known."""
+    """Return references to rows as references to their new places; others become unknown."""
     if not len(places):
         return np.full_like(rows, -1)
     return np.where(rows >= 0, places[np.maximum(rows, 0)], -1).astype(rows.dtype)

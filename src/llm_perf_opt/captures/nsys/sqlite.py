@@ -68,7 +68,7 @@ def named(export: Export, ids: Int64, pool: TextPool, kind: str) -> Int64:
 
 
 def unnamed(kind: str, string_id: int) -> str:
-    """Stand in for a name that the export does not hold."""
+    """Return a placeholder for a missing name."""
     return f"[{kind} without a name, string id {string_id}]"
 
 
@@ -112,7 +112,7 @@ def _waits(
     call = launching_rows(
         process_of(thread), correlation, start, known(columns["globalPid"]), known(columns["correlationId"])
     )
-    where = columns["globalPid"].copy()  # the process stands for its unknown thread
+    where = columns["globalPid"].copy()  # the process represents its unknown thread
     where[call >= 0] = thread[call[call >= 0]]
     labels = _SYNC_LABELS | export.labels("ENUM_CUPTI_SYNC_TYPE")
     kinds, position = distinct(columns["syncType"])
@@ -122,7 +122,7 @@ def _waits(
 
 @dataclass(frozen=True, slots=True)
 class NvtxEvents:
-    """What the program wrote into the capture."""
+    """NVTX events of the program."""
 
     ranges: Ranges
     """In order; parents are not linked yet."""
@@ -133,7 +133,7 @@ class NvtxEvents:
 
 
 def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
-    """Read ranges, and the marks by which ranks are known."""
+    """Read ranges, and the marks that identify ranks."""
     empty = np.empty(0, np.int64)
     if not export.has(NVTX):
         none = empty.astype(np.int32)
@@ -167,7 +167,7 @@ def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
 
 
 def _marked_ranks(columns: dict[str, Int64], pool: TextPool) -> list[list[int]]:
-    """Find the marks by which ranks make themselves known; they are plain strings."""
+    """Find the marks that identify ranks; they are plain strings."""
     if "text" not in columns:
         return []
     is_mark = (columns["eventType"] == _MARK) & (columns["text"] != NULL) & (columns["globalTid"] != NULL)
@@ -258,7 +258,7 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
 
 
 def read_kernel_totals(path: Path, *, use_pages: bool = True) -> KernelTotals:
-    """Read only what the kernels cost, by name: the quick look at a large export."""
+    """Read only kernel totals by name: a fast overview of a large export."""
     with open_export(Path(path), use_pages=use_pages) as export:
         source = f"{export.path.name} ({export.schema})"
         if not export.has(KERNELS):
@@ -352,7 +352,7 @@ def _ordered_ops(
     def joined(field: str) -> Int64:
         parts = [getattr(table, field) for table in tables]
         for table in tables:
-            setattr(table, field, None)  # large captures: nothing is held twice
+            setattr(table, field, None)  # large captures: avoid holding data twice
         return np.concatenate(parts) if len(parts) > 1 else (parts[0] if parts else np.empty(0, np.int64))
 
     sizes = [len(table.start) for table in tables]
@@ -369,7 +369,7 @@ def _ordered_ops(
     start, end, kind, size = start[order], end[order], kind[order], size[order]
     process, correlation = joined("process")[order], joined("correlation")[order]
     if len(call_process) and (process < 0).any() and int(call_process.min()) == int(call_process.max()):
-        process[process < 0] = call_process[0]  # not stated, but there is only one
+        process[process < 0] = call_process[0]  # not recorded, but there is only one
     launch = launching_rows(call_process, call_correlation, calls.start_ns, process, correlation)
     del correlation
     inside = np.where(launch >= 0, range_of_call[launch], UNKNOWN) if len(calls) else launch
@@ -433,7 +433,7 @@ def _what_is_missing(export: Export, ops: DeviceOps) -> list[str]:
     return warnings
 
 
-# Grid and block of every kernel of an nsys export: read only when counters have to be weighed, not with the timeline.
+# Grid and block of every kernel of an nsys export: read only to weight counters, not with the timeline.
 
 
 _SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
@@ -442,7 +442,7 @@ _SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 def read_launch_shapes(path: Path, *, use_pages: bool = True) -> tuple[Int64, Int64] | None:
     """Return the starts of all kernels in the order of a timeline, and their shapes (rows × 6); ``None`` without.
 
-    The order is that of :func:`~llm_perf_opt.captures.nsys.sqlite.read_nsys_sqlite`, so that the rows are its kernels'.
+    The order is that of :func:`~llm_perf_opt.captures.nsys.sqlite.read_nsys_sqlite`, so that rows correspond to its kernels.
     """
     with open_export(Path(path), use_pages=use_pages) as export:
         if not export.has(KERNELS, "start", "end", *_SHAPE_COLUMNS):

@@ -1,6 +1,6 @@
-"""Columns of a SQLite table straight from its pages, decoded by the batch with NumPy.
+"""Columns of a SQLite table directly from its pages, decoded in batches with NumPy.
 
-A cursor hands rows to Python one object at a time, which is four fifths of the time of reading a large
+A cursor returns rows to Python one object at a time, which is four fifths of the time of reading a large
 export. A table, however, is a B-tree whose leaf pages hold the rows in order, in a documented format
 (https://www.sqlite.org/fileformat2.html), and that decodes well in bulk. The file is only ever read.
 
@@ -46,11 +46,11 @@ _SHIFTS = np.where(_SIZES[:10] > 0, 64 - 8 * _SIZES[:10], 0)
 
 
 class PagesUnsupported(Exception):
-    """The table cannot be decoded this way; a cursor can still read it."""
+    """The table cannot be decoded from pages; a cursor can still read it."""
 
 
 class PagesDamaged(Exception):
-    """The tree of a table uses a page twice: reading it any way would not end, or would repeat rows."""
+    """The tree of a table uses a page twice: reading it would not end, or would repeat rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class PageReader:
         raise PagesUnsupported("the tree is too deep")
 
     def _mark(self, level: Int64, seen: npt.NDArray[np.bool_]) -> None:
-        """Note the pages of a level of a tree; each page of a file belongs to one place only."""
+        """Note the pages of a level of a tree; each page may be used only once."""
         if int(level.min()) < 1 or int(level.max()) > self.page_count:
             raise PagesUnsupported("page outside the file")
         if seen[level].any() or len(np.unique(level)) < len(level):
@@ -177,10 +177,10 @@ class _Column:
         self._rows = 0
 
     def append(self, values: Int64, expected: int) -> None:
-        """Add rows; ``expected`` is how many there may be in the end."""
+        """Add rows; ``expected`` is the estimated total."""
         rows = self._rows + len(values)
         if rows > len(self._room):
-            room = np.empty(max(rows, expected + expected // 32), np.int64)  # untouched memory costs nothing
+            room = np.empty(max(rows, expected + expected // 32), np.int64)  # untouched memory is free
             room[: self._rows] = self._room[: self._rows]
             self._room = room
         self._room[self._rows : rows] = values
@@ -222,7 +222,7 @@ class _Batch:
         return self._varint(self.rowid_at[rows])[0]
 
     def _rowid_size(self, position: Int64) -> Int64 | int:
-        """Length of the row ids; they ascend, so that the first and the last tell for all."""
+        """Length of the row ids; they ascend, so the first and the last are sufficient."""
         if not len(position):
             return 0
         ends = position[[0, -1]]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 # torch's emit_nvtx numbers every operator call: "aten::mm, seq = 7, op_id = 314, sizes = …". The operator is
-# the name; the numbers would make every call a name of its own.
+# the name; the numbers would make every call a distinct name.
 _NUMBERING = re.compile(r", (?:seq = |op_id )")
 _MARKS = tuple(int.from_bytes(mark, "little") for mark in (b", seq = ", b", op_id "))
 _TAIL_MASKS = np.array([(1 << 8 * kept) - 1 for kept in range(8)] + [(1 << 64) - 1], np.uint64)
@@ -18,7 +18,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class HashCollision(Exception):
-    """Two different strings of one batch share a 64-bit hash; the caller reads the slow way."""
+    """Two different strings of one batch share a 64-bit hash; the caller uses the slow path."""
 
 
 def operator_name(text: str) -> str:
@@ -48,7 +48,7 @@ class TextPool:
         del self.strings[count:]
 
     def in_order_of_appearance(self, ids: Int64, known: int) -> Int64:
-        """Renumber the strings behind the first ``known`` in the order in which ``ids`` use them."""
+        """Renumber the strings after the first ``known`` in the order in which ``ids`` use them."""
         used, first = np.unique(ids, return_index=True)
         added = used[np.argsort(first, kind="stable")]
         added = added[added >= known]

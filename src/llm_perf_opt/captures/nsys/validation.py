@@ -1,4 +1,4 @@
-"""Rows of an export that cannot be: one of a million is left out and said, most of a table is a damaged export."""
+"""Invalid rows of an export: a few are left out and reported; if most of a table is invalid, the export is damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llm_perf_opt.core.limits import LATEST_NS, MOST_BYTES, MOST_NS
 def _plausible_times(
     start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_] | None:
-    """Tell which intervals can be: after their clock began, of no or positive length, at most a week; ``None``: all."""
+    """Return which intervals are valid: after the start of their clock, of no or positive length, at most a week; ``None``: all."""
     if not len(start_ns):
         return None
     first, last = int(start_ns.min()), int(end_ns.max())
@@ -47,14 +47,14 @@ class RowProblems:
     """Table → rows left out, and all rows."""
 
     def possible(self, table: str, columns: dict[str, Int64]) -> dict[str, Int64]:
-        """Return the rows whose ``start`` and ``end`` can be; refuse a table of which most cannot."""
+        """Return the rows whose ``start`` and ``end`` are valid; reject a table in which most are not."""
         start, end = columns["start"], columns["end"]
         good = _plausible_times(start, end)
         if good is None and _is_near(start, end):
             return columns
         good = np.ones(len(start), bool) if good is None else good
         if not _is_near(start[good], end[good]):
-            # A time of zero among times of a boot or of this century.
+            # A time of zero among times since boot or of this century.
             middle = int(np.median(start[good]))
             good &= (start >= middle - MOST_NS // 2) & (end <= middle + MOST_NS // 2)
         bad = len(start) - int(good.sum())
@@ -68,7 +68,7 @@ class RowProblems:
         return {name: values[good] for name, values in columns.items()}
 
     def warnings(self) -> list[str]:
-        """Say what was left out."""
+        """Describe what was left out."""
         return [
             f"{bad} of {rows} rows of {table} have an impossible time and were left out"
             for table, (bad, rows) in self.left_out.items()
@@ -80,12 +80,12 @@ def _is_near(start: Int64, end: Int64) -> bool:
 
 
 def sizes(values: Int64) -> Int64:
-    """Return bytes as they are; what cannot be a size is not known."""
+    """Return sizes; invalid ones become unknown."""
     return _within(values, int(MOST_BYTES))
 
 
 def device_ids(values: Int64) -> Int64:
-    """Return device numbers as they are; what cannot be one is not known."""
+    """Return device numbers; invalid ones become unknown."""
     return _within(values, 2**31 - 1)
 
 

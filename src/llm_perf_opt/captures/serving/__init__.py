@@ -1,1 +1,1 @@
-"""Records of servers under load: one normal form (``records``) and a reader for each tool's files (``reader``)."""
+"""Records of servers under load: a common form (``records``) and a reader for each tool's files (``reader``)."""

@@ -1,4 +1,4 @@
-"""Results of load clients: what ``vllm bench``, SGLang, aiperf, guidellm, inference-perf, … measured, in the normal form."""
+"""Results of load clients: what ``vllm bench``, SGLang, aiperf, guidellm, inference-perf, … measured, in the common form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Object = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ClientContent:
-    """What one file of a client holds."""
+    """Content of one client file."""
 
     loads: list[LoadRecord] = field(default_factory=list)
     rows: RequestRows = field(default_factory=RequestRows)
@@ -46,7 +46,7 @@ class ClientContent:
     notes: list[str] = field(default_factory=list)
 
 
-# Small helpers: values of a file that may be anything.
+# Helpers for untrusted values of a file.
 
 
 def _object(value: object) -> Object:
@@ -81,7 +81,7 @@ def _seconds(value: object, scale: float = 1.0) -> float | None:
 
 
 def _stat(values: Mapping[str, object], scale: float, n: int | None, **names: str) -> LatencyStat | None:
-    """Return percentiles that a tool computed; ``names``: what the tool calls p50, p90, p95, p99 and mean."""
+    """Return percentiles that a tool computed; ``names``: the tool's names of p50, p90, p95, p99 and mean."""
     found = {ours: _seconds(values.get(theirs), scale) for ours, theirs in names.items()}
     return LatencyStat(**found, n=n) if any(value is not None for value in found.values()) else None
 
@@ -91,7 +91,7 @@ def _listed(values: object, index: int) -> object:
 
 
 def _status_of(text: object, code: object = None) -> int:
-    """Return the status that an error text or an HTTP status code stands for."""
+    """Return the status of an error text or an HTTP status code."""
     if code == 429:
         return REJECTED
     words = str(text or "").lower()
@@ -117,13 +117,13 @@ def _status_of(text: object, code: object = None) -> int:
 
 
 def _is_vllm_bench(one: object) -> bool:
-    """Tell whether an object is a result of ``vllm bench serve``."""
+    """Return whether an object is a result of ``vllm bench serve``."""
     keys = _object(one)
     return "request_throughput" in keys and "completed" in keys and not _is_sglang_bench(one)
 
 
 def _is_sglang_bench(one: object) -> bool:
-    """Tell whether an object is a result of ``sglang.bench_serving``."""
+    """Return whether an object is a result of ``sglang.bench_serving``."""
     keys = _object(one)
     return "request_throughput" in keys and (
         "mean_e2e_latency_ms" in keys or "total_output_tokens_retokenized" in keys
@@ -131,7 +131,7 @@ def _is_sglang_bench(one: object) -> bool:
 
 
 def _read_vllm_bench(objects: Iterable[Object], content: ClientContent) -> None:
-    """Read results of ``vllm bench serve``, several objects in a file too."""
+    """Read results of ``vllm bench serve``, also several objects in a file."""
     content.engine = "vllm"
     for one in objects:
         _bench(one, content, "vllm bench serve", "e2el")
@@ -214,19 +214,19 @@ _TO_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec":
 
 
 def _is_aiperf_summary(one: object) -> bool:
-    """Tell whether an object is a summary of aiperf or genai-perf."""
+    """Return whether an object is a summary of aiperf or genai-perf."""
     first = _object(_object(one).get("request_latency"))
     return "unit" in first and "avg" in first
 
 
 def _is_aiperf_record(one: object) -> bool:
-    """Tell whether an object is one request of aiperf."""
+    """Return whether an object is one request of aiperf."""
     keys = _object(one)
     return isinstance(keys.get("metadata"), Mapping) and isinstance(keys.get("metrics"), Mapping)
 
 
 def _read_aiperf_summary(objects: Iterable[Object], content: ClientContent) -> None:
-    """Read ``profile_export_aiperf.json`` (and what genai-perf wrote before it)."""
+    """Read ``profile_export_aiperf.json`` (or the format of genai-perf)."""
     for one in objects:
         tool = "aiperf" if "aiperf_version" in one or "schema_version" in one else "genai-perf"
         settings = _object(one.get("input_config"))
@@ -346,7 +346,7 @@ def _metric(metrics: Object, tag: str) -> float:
 
 
 def _is_guidellm(one: object) -> bool:
-    """Tell whether an object is a report of guidellm."""
+    """Return whether an object is a report of guidellm."""
     found = _items(_object(one).get("benchmarks"))
     return bool(found) and all("metrics" in _object(each) for each in found)
 
@@ -408,7 +408,7 @@ def _guidellm_benchmark(one: Object, content: ClientContent) -> None:
     requests = _object(one.get("requests"))
     kept = len(_items(requests.get("successful")))
     if completed is not None and kept < completed:
-        # Only a sample of the requests was kept: the tool's own percentiles are of all.
+        # Only a sample of the requests was kept: the tool's own percentiles cover all.
         content.notes.append(
             f"guidellm: the report keeps {kept} of {completed} requests of {point.label}; its own percentiles are used."
         )
@@ -424,7 +424,7 @@ def _guidellm_mean(metrics: Object, key: str) -> float | None:
 
 
 def _same_clock(scheduled_s: float, sent_s: float) -> float:
-    """Return the scheduled time; 0.8 counts it from the start of the benchmark in some profiles, which says nothing of lateness."""
+    """Return the scheduled time; 0.8 counts it from the start of the benchmark in some profiles, from which lateness cannot be derived."""
     return scheduled_s if abs(sent_s - scheduled_s) < 86_400 else NAN
 
 
@@ -465,13 +465,13 @@ def _guidellm_request(request: Object, status: int, content: ClientContent) -> N
 
 
 def is_inference_perf(one: object) -> bool:
-    """Tell whether an object is a report of inference-perf (lifecycle or Prometheus metrics)."""
+    """Return whether an object is a report of inference-perf (lifecycle or Prometheus metrics)."""
     keys = _object(one)
     return isinstance(keys.get("load_summary"), Mapping) and isinstance(keys.get("successes"), Mapping)
 
 
 def _is_inference_perf_requests(one: object) -> bool:
-    """Tell whether a value is inference-perf's list of requests, or one of them."""
+    """Return whether a value is inference-perf's list of requests, or one of them."""
     first = one[0] if isinstance(one, list) and one else one
     return {"start_time", "end_time", "info"} <= _object(first).keys()
 
@@ -542,7 +542,7 @@ def _prometheus_facts(good: Object) -> dict[str, float]:
             found[ours] = value * scale
     usage = _object(good.get("kv_cache_usage_percentage"))
     if _count(good.get("count")) and not any(_amount(value) for value in usage.values()):
-        # Requests were served, so the cache was in use: the engine has renamed this metric.
+        # Requests were served, so the cache was used: the engine has renamed this metric.
         found.pop("kv_usage_ratio", None)
     return found
 
@@ -587,7 +587,7 @@ def _read_inference_perf_requests(objects: Iterable[Object], content: ClientCont
 
 
 def _is_otlp(one: object) -> bool:
-    """Tell whether an object is an OTLP export of spans."""
+    """Return whether an object is an OTLP export of spans."""
     return isinstance(_object(one).get("resourceSpans"), list)
 
 
@@ -634,7 +634,7 @@ def _otlp_span(span: Object, content: ClientContent) -> None:
 
 
 def _is_dynamo_trace(one: object) -> bool:
-    """Tell whether an object is an event of Dynamo's request trace."""
+    """Return whether an object is an event of Dynamo's request trace."""
     return str(_object(one).get("schema", "")).startswith("dynamo.request.trace")
 
 
@@ -669,7 +669,7 @@ def _read_dynamo_trace(objects: Iterable[Object], content: ClientContent) -> Non
 
 
 def _is_chunk_record(one: object) -> bool:
-    """Tell whether a value is a request as a plain client logs it: ``t0``, every chunk's arrival ``tok``, end ``t1``."""
+    """Return whether a value is a request as a plain client logs it: ``t0``, every chunk's arrival ``tok``, end ``t1``."""
     first = one[0] if isinstance(one, list) and one else one
     return {"t0", "tok"} <= _object(first).keys()
 
@@ -711,7 +711,7 @@ OWN_REQUESTS = "llm-perf-opt.serve.requests"
 
 
 def _is_own_requests(one: object) -> bool:
-    """Tell whether an object is the first line of our own ``serve/requests.jsonl``."""
+    """Return whether an object is the first line of our own ``serve/requests.jsonl``."""
     return _object(one).get("format") == OWN_REQUESTS
 
 
@@ -772,7 +772,7 @@ def _own_header(one: Object, content: ClientContent) -> None:
 
 
 def _is_mooncake(one: object) -> bool:
-    """Tell whether an object is a line of a Mooncake trace."""
+    """Return whether an object is a line of a Mooncake trace."""
     return {"timestamp", "input_length", "output_length"} <= _object(one).keys()
 
 

@@ -1,4 +1,4 @@
-"""Records of engines that need no profiler: steps (vLLM's statistics and log, forward-pass metrics) and ``/metrics``."""
+"""Engine records without a profiler: steps (vLLM's statistics and log, forward-pass metrics) and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OWN_METRICS = "llm-perf-opt.serve.metrics"
 
 @dataclass(slots=True)
 class EngineContent:
-    """What one file of an engine holds."""
+    """Content of one engine file."""
 
     rows: StepRows = field(default_factory=StepRows)
     samples: list[tuple[float, dict[str, float]]] = field(default_factory=list)
@@ -54,14 +54,14 @@ def _ratio(value: object) -> float:
     return float(value) if is_number(value) and 0 <= value <= 1.001 else NAN  # type: ignore[operator, arg-type]
 
 
-# vLLM: what a stat-logger plug-in receives for each step.
+# vLLM: records of a stat-logger plug-in for each step.
 
 _FINISHED = re.compile(r"FinishedRequestStats\((?P<body>.*?)(?=FinishedRequestStats\(|$)", re.DOTALL)
 _FIELD = re.compile(r"(\w+)=('(?:[^'\\]|\\.)*'|-?[\d.]+(?:e[+-]?\d+)?|None)")
 
 
 def _is_vllm_steps(one: object) -> bool:
-    """Tell whether an object is a step as a stat-logger plug-in of vLLM wrote it."""
+    """Return whether an object is a step as a stat-logger plug-in of vLLM wrote it."""
     return _statistics(_object(one))[0] is not None
 
 
@@ -187,7 +187,7 @@ _LINE_TIME = re.compile(r"(\d{10}\.\d{1,9}) ")
 
 
 def is_vllm_log(text: str) -> bool:
-    """Tell whether text is a server log with a line per step."""
+    """Return whether text is a server log with a line per step."""
     return _STEP_LINE.search(text) is not None
 
 
@@ -242,7 +242,7 @@ _START_LINES = {
 
 
 def read_cold_start(log: str, total_s: float, imports_s: float | None) -> ColdStart:
-    """Split the start of a vLLM or SGLang server by what its log says; of several ranks the slowest counts."""
+    """Split the start of a vLLM or SGLang server from its log; with several ranks the slowest is used."""
     found: dict[str, float] = {}
     for name, pattern in _START_LINES.items():
         values = [seconds_or_nan(_number(a or b)) for a, b in _pairs(pattern, log)]
@@ -315,14 +315,14 @@ def _forward_pass(one: object) -> tuple[Object, object]:
 
 
 def _is_forward_pass(one: object) -> bool:
-    """Tell whether a value is a forward-pass metrics record."""
+    """Return whether a value is a forward-pass metrics record."""
     record, _ = _forward_pass(one)
     scheduled = record.get("scheduled_requests")
     return "wall_time" in record and isinstance(scheduled, list | Mapping)
 
 
 def _read_forward_pass(objects: Iterable[object], content: EngineContent) -> None:
-    """Read forward-pass metrics; the record itself has no time stamp, so only what the receiver added can place it."""
+    """Read forward-pass metrics; the record itself has no time stamp, so only the receiver's time stamp can place it."""
     content.engine = content.engine or "forward-pass metrics"
     unplaced = unknown = 0
     evicted: dict[int, int] = {}
@@ -340,7 +340,7 @@ def _read_forward_pass(objects: Iterable[object], content: EngineContent) -> Non
         end = time_or_nan(at)
         unplaced += end != end
         decoding = _least0(scheduled, "num_decode_requests")
-        # Queued decodes are requests that lost their place: an increase is a preemption.
+        # Queued decodes are preempted requests: an increase is a preemption.
         engine, back = _least0(record, "dp_rank"), _least0(queued, "num_decode_requests")
         preempted = max(back - evicted.get(engine, 0), 0)
         evicted[engine] = back
@@ -366,7 +366,7 @@ def _read_forward_pass(objects: Iterable[object], content: EngineContent) -> Non
 
 
 def is_own_steps(one: object) -> bool:
-    """Tell whether an object is the first line of our own ``serve/steps.jsonl``."""
+    """Return whether an object is the first line of our own ``serve/steps.jsonl``."""
     return _object(one).get("format") == OWN_STEPS
 
 
@@ -407,7 +407,7 @@ def read_own_steps(lines: Iterable[bytes], content: EngineContent) -> None:
             continue
         try:
             _add_own_step(content.rows, decoder.decode(line))
-        except (ValueError, RecursionError):  # cut off, or values that cannot be
+        except (ValueError, RecursionError):  # truncated, or invalid values
             content.skipped += 1
     if content.skipped:
         content.notes.append(
@@ -458,12 +458,12 @@ _GAUGES = {
 
 
 def is_prometheus(text: str) -> bool:
-    """Tell whether text is what ``/metrics`` of an engine answers."""
+    """Return whether text is a ``/metrics`` response of an engine."""
     return any(name in text for names in _GAUGES.values() for name in names) and "\n" in text
 
 
 def read_prometheus(lines: Iterable[str], content: EngineContent) -> None:
-    """Read one answer of ``/metrics``; it has no time of its own."""
+    """Read one ``/metrics`` response; it has no time stamp."""
     values: dict[str, float] = {}
     for line in lines:
         found = _SAMPLE_LINE.match(line)
@@ -477,7 +477,7 @@ def read_prometheus(lines: Iterable[str], content: EngineContent) -> None:
 
 
 def _is_metric_samples(one: object) -> bool:
-    """Tell whether an object is a sample of ``/metrics`` with its time: ours, or aiperf's ``server_metrics_export.jsonl``."""
+    """Return whether an object is a sample of ``/metrics`` with its time: ours, or aiperf's ``server_metrics_export.jsonl``."""
     held = _object(one)
     return held.get("format") == OWN_METRICS or (
         ("timestamp_ns" in held or "time_s" in held) and isinstance(held.get("metrics"), Mapping)

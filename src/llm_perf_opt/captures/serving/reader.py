@@ -52,7 +52,7 @@ _OWN_STEP_KIND = "llm-perf-opt steps"
 
 
 def read_serving(paths: Sequence[Path], *, optional: Sequence[Path] = ()) -> ServingRecords:
-    """Read files, or the known files of folders, into one set of records; a damaged file of ``optional`` is a note."""
+    """Read files, or the known files of folders, into one set of records; a damaged file of ``optional`` gives a note."""
     records = ServingRecords()
     tables: list[Requests] = []
     offsets: list[int] = []
@@ -217,7 +217,7 @@ def _content(path: Path) -> bytes:
 
 
 class _Objects:
-    """The JSON values of a file: one document, a list, one value per line, or several values one after the other."""
+    """The JSON values of a file: one document, a list, one value per line, or several concatenated values."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self._path = path
@@ -237,7 +237,7 @@ class _Objects:
         return iter(io.BytesIO(self._data.lstrip()))
 
     def first(self) -> Any:
-        """Return the first value, which tells the format; of a list its first element."""
+        """Return the first value, which identifies the format; for a list its first element."""
         try:
             self._set_whole(msgspec.json.decode(self._data))
         except RecursionError as error:
@@ -263,7 +263,7 @@ class _Objects:
         self._whole = value if is_list else [value]
 
     def _one_after_the_other(self) -> list[Any]:
-        """Read ``{…}{…}`` and JSON with NaN, which Python's writer makes; the last value may be cut off."""
+        """Read ``{…}{…}`` and JSON with NaN, as written by Python; the last value may be truncated."""
         text = self._data.decode("utf-8", errors="replace")
         decoder = json.JSONDecoder(parse_constant=lambda _: None)
         values, place = [], 0
@@ -324,7 +324,7 @@ class _Objects:
             raise self._damaged(f"{self._bad_lines} of {good + self._bad_lines} lines are not JSON")
 
     def notes(self) -> Iterable[str]:
-        """Say what was left out."""
+        """Describe what was left out."""
         if self._cut_off:
             yield "the last record is cut off and is left out."
         if self._bad_lines:
@@ -347,7 +347,7 @@ def _decode(line: bytes) -> Any:
 
 
 def _merge_server_metrics(records: ServingRecords) -> None:
-    """Put the server's metrics of a stage to the load point of the same name; leave sums of stages out where stages are given."""
+    """Add the server's metrics of a stage to the load point of the same name; totals are dropped if there are stages."""
     used = set(np.unique(records.requests.load).tolist()) if records.requests is not None else set()
     by_label: dict[str | None, LoadRecord] = {}
     kept: list[LoadRecord] = []
@@ -376,7 +376,7 @@ def _merge_server_metrics(records: ServingRecords) -> None:
 
 
 def _merge_aiperf(records: ServingRecords) -> None:
-    """Put aiperf's summary to the requests of the same run: it has the load that was asked for, they have everything else."""
+    """Merge aiperf's summary, which has the configured load, with the requests of the same run."""
     if records.requests is None:
         return
     counts = np.bincount(records.requests.load[records.requests.status == OK], minlength=len(records.loads))

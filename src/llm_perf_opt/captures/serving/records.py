@@ -1,4 +1,4 @@
-"""The one normal form of serving records: requests as the client saw them, steps of the engine, samples of ``/metrics``.
+"""The common form of serving records: requests as seen by the client, steps of the engine, samples of ``/metrics``.
 
 Definitions, whatever the tool:
 
@@ -40,7 +40,7 @@ _LAG_SHARE = 0.1
 
 
 def is_late(lag_s: float | None, ttft_s: float | None) -> bool:
-    """Whether a client that sent so late (99th percentile) limited a load point with this TTFT (99th percentile)."""
+    """Whether the client's p99 send delay limited a load point with this p99 TTFT."""
     return lag_s is not None and lag_s > _LAG_S and (ttft_s is None or lag_s > _LAG_SHARE * ttft_s)
 
 
@@ -62,7 +62,7 @@ class LoadRecord:
 
 @dataclass(slots=True, eq=False)
 class Requests:
-    """Requests as the client saw them; times are seconds on the client's clock, latencies count from sending."""
+    """Requests as seen by the client; times are seconds on the client's clock, latencies count from sending."""
 
     id: list[str]
     load: Int32
@@ -99,7 +99,7 @@ class Requests:
 
 @dataclass(slots=True, eq=False)
 class Finished:
-    """What the engine says of requests when they end."""
+    """Engine records of finished requests."""
 
     id: list[str]
     step: Int64
@@ -117,7 +117,7 @@ class Finished:
 
 @dataclass(slots=True, eq=False)
 class Steps:
-    """Steps of an engine in the order they ended; times are seconds on the server's clock."""
+    """Steps of an engine in order of their end; times are seconds on the server's clock."""
 
     engine: Int32
     """Number of the engine (data-parallel rank)."""
@@ -154,7 +154,7 @@ class Steps:
 
     @property
     def is_placed(self) -> bool:
-        """Whether the steps lie on a clock."""
+        """Whether the steps have times."""
         return bool(len(self)) and not bool(np.isnan(self.end_s).any())
 
 
@@ -188,7 +188,7 @@ class ArrivalTrace:
 
 @dataclass(slots=True)
 class ServingRecords:
-    """What the files hold together."""
+    """The combined records of all files."""
 
     loads: list[LoadRecord] = field(default_factory=list)
     requests: Requests | None = None
@@ -207,7 +207,7 @@ class ServingRecords:
     """Formats that were found, in the order of the files."""
 
 
-# Numbers from files: what cannot be is missing, never a crash.
+# Numbers from files: invalid values are missing, never an error.
 
 
 def seconds_or_nan(value: object, scale: float = 1.0) -> float:
@@ -286,7 +286,7 @@ class RequestRows:
         self._offset.append(len(self._tokens))
 
     def table(self) -> Requests:
-        """Return what was collected as columns."""
+        """Return the collected rows as columns."""
         whole = np.array(self._int, np.int64).reshape(-1, 5)
         real = np.array(self._float, np.float64).reshape(-1, 8)
         return Requests(
@@ -310,7 +310,7 @@ class RequestRows:
 
 
 def join_requests(tables: Sequence[Requests], load_offsets: Sequence[int]) -> Requests | None:
-    """Return the requests of several files as one table; their load points are numbered on."""
+    """Return the requests of several files as one table; their load points are renumbered."""
     if not tables:
         return None
     bases = np.cumsum([0, *(len(one.token_s) for one in tables)])
@@ -388,7 +388,7 @@ class StepRows:
     def add_row(
         self, whole: _StepCounts, real: tuple[float, float, float], waits_s: Sequence[float] = ()
     ) -> int:
-        """Add a step as it is kept: counts, (end, duration, KV usage), waits for first tokens; return its row."""
+        """Add a step in stored form: counts, (end, duration, KV usage), waits for first tokens; return its row."""
         self._int.append(whole)
         self._float.append(real)
         row = len(self._int) - 1
@@ -397,7 +397,7 @@ class StepRows:
         return row
 
     def add_member(self, row: int, request_id: str, prompt_tokens: int) -> None:
-        """Say that a request took part in a step."""
+        """Record that a request took part in a step."""
         self._members.append((row, prompt_tokens))
         self._member_id.append(request_id)
 
@@ -415,13 +415,13 @@ class StepRows:
         output_tokens: int = -1,
         preemptions: int = -1,
     ) -> None:
-        """Say that a request ended with a step."""
+        """Record that a request ended with a step."""
         self._finished_id.append(request_id)
         self._finished_int.append((row, prompt_tokens, cached_tokens, output_tokens, preemptions))
         self._finished_float.append((e2e_s, queue_s, prefill_s, decode_s))
 
     def table(self) -> Steps:
-        """Return what was collected as columns, in the order the steps ended."""
+        """Return the collected rows as columns, in the order the steps ended."""
         whole = np.array(self._int, np.int64).reshape(-1, 10)
         real = np.array(self._float, np.float64).reshape(-1, 3)
         order = np.argsort(real[:, 0], kind="stable")  # NaN last, as recorded

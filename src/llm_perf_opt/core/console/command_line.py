@@ -1,4 +1,4 @@
-"""What every command of the package shares: one parser style, one way to print an error, one set of exit codes."""
+"""Common parts of all commands: one parser style, one way to print an error, one set of exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.secrets import mask_arguments, mask_text, mask_tree
 from llm_perf_opt.core.version import __version__
 
-# The end of a program that met what nobody foresaw: one sentence, the details in a file, an exit code of its own.
+# Handling of unexpected errors: one sentence, details in a file, a separate exit code.
 
 
 _DEBUG_VARIABLE = "LLM_PERF_OPT_DEBUG"
@@ -36,7 +36,7 @@ _DEFECT_EXIT = 70
 
 
 class Defect(LlmPerfError):
-    """A mistake in this program, not one of its user's."""
+    """A bug in this program, not a user error."""
 
     code = "defect"
     exit_code = _DEFECT_EXIT
@@ -59,7 +59,7 @@ def defect(error: BaseException) -> Defect:
 
 
 def _written(details: str) -> Path | None:
-    """Write the details to a new file that only its user can read; ``None`` where even that is impossible."""
+    """Write the details to a new file readable only by its user; ``None`` if that fails."""
     head = f"llm-perf-opt {__version__}, Python {sys.version.split()[0]}\ncommand: {mask_arguments(sys.argv)}\n\n"
     try:
         descriptor, name = tempfile.mkstemp(prefix="llm-perf-opt-", suffix=".log")
@@ -130,7 +130,7 @@ def time_limit(text: str) -> float:
 
 
 def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """Return what reads a whole number between two limits, for ``type=`` of an option."""
+    """Return a parser of integers between two limits, for ``type=`` of an option."""
 
     def number(text: str) -> int:
         try:
@@ -162,7 +162,7 @@ def print_error(error: LlmPerfError, *, as_json: bool = False) -> int:
 
 
 def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Run a command; what a user can cause or do becomes a message and an exit code, never a traceback."""
+    """Run a command; expected errors become a message and an exit code, never a traceback."""
     as_json = "--json" in arguments
     with safe_streams():
         try:
@@ -177,7 +177,7 @@ def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str
         except LlmPerfError as error:
             return _final_message(error, as_json)
         except KeyboardInterrupt as interruption:
-            with contextlib.suppress(OSError):  # a closed terminal takes no more words
+            with contextlib.suppress(OSError):  # a closed terminal accepts no output
                 print("interrupted", file=sys.stderr)
             return interruption.exit_code if isinstance(interruption, Interrupted) else 130
         except SystemExit as leaving:  # argparse, after --help or a mistake it has explained
@@ -185,7 +185,7 @@ def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str
                 return leaving.code or 0
             raise
         except BrokenPipeError:
-            # The reader of our output (head, less) left; that is its right.
+            # The reader of our output (head, less) has exited, which is not an error.
             discard_output()
             return 0
         except OSError as error:
@@ -199,7 +199,7 @@ def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str
 
 
 def _final_message(error: LlmPerfError, as_json: bool) -> int:
-    """Print the error; where standard output takes nothing (a full disk), on standard error."""
+    """Print the error; if standard output fails (a full disk), on standard error."""
     try:
         code = print_error(error, as_json=as_json)
         sys.stdout.flush()
@@ -214,7 +214,7 @@ def _final_message(error: LlmPerfError, as_json: bool) -> int:
 
 
 def _machine_failed(error: OSError) -> ToolError | None:
-    """Say what the system refused, and where; ``None`` when it does not tell."""
+    """Describe a system error and its place; ``None`` if unknown."""
     try:
         Path.cwd()
     except OSError:

@@ -1,6 +1,6 @@
-"""Logging: a file per run, and the console at the level the user asked for.
+"""Logging: a file per run, and the console at the requested level.
 
-A command is checked before its run directory exists. What was said until then is kept, and is in ``run.log`` too.
+A command is checked before its run directory exists. Earlier messages are kept and also written to ``run.log``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.files import explain_os_errors, refuse_link
 from llm_perf_opt.core.secrets import mask_text
 
-# What reaches a terminal: text it can show, without commands to it that came out of a file or a child's output.
+# Terminal output: printable text, without control sequences from files or child output.
 #
 # A kernel name may hold an escape that renames the window or clears the screen, and a terminal may know ASCII only.
 # Everything printed on standard output is made harmless in one place; standard error also carries our own progress
@@ -53,7 +53,7 @@ codecs.register_error(PLAIN, _in_ascii)
 
 
 class CleanText:
-    """A text stream on which control characters are shown, not obeyed."""
+    """A text stream that makes control characters visible."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -67,10 +67,10 @@ class CleanText:
 
 
 class PlainFormatter(logging.Formatter):
-    """Log records for a terminal."""
+    """Formats log records for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line without anything a terminal would obey."""
+        """Return the line without control sequences."""
         return visible(super().format(record))
 
 
@@ -99,7 +99,7 @@ def safe_streams() -> Iterator[None]:
 
 
 def _replace_closed_streams() -> None:
-    """Let streams that were closed before the start (``>&-``, cron) lead nowhere.
+    """Let streams that were closed before the start (``>&-``, cron) write to the null device.
 
     Without that the next file that is opened gets their number, and a child's output would be written into it.
     """
@@ -116,7 +116,7 @@ def _replace_closed_streams() -> None:
 
 
 def discard_output() -> None:
-    """Let what is still buffered for standard output go nowhere: its reader left, or its disk is full."""
+    """Discard buffered standard output: its reader has exited, or its disk is full."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -129,7 +129,7 @@ class _Masking(PlainFormatter):
 
 
 class _MaskingAnother(logging.Formatter):
-    """The same for a formatter that somebody else chose."""
+    """The same for an existing formatter."""
 
     def __init__(self, other: logging.Formatter | None) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class _Once(logging.Filter):
 
 
 class _EarlyRecords(logging.Handler):
-    """Keep what is said before there is a ``run.log``."""
+    """Keep messages before there is a ``run.log``."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -196,7 +196,7 @@ def mask_other_logs() -> None:
 
 
 class _MaskedRecords:
-    """Makes log records of other libraries without secrets, whoever configures the handlers and when.
+    """Makes log records of other libraries without secrets, independent of the configured handlers.
 
     Hydra sets its logging up and prints the overrides of every job before any code of ours runs again.
     """
@@ -213,7 +213,7 @@ class _MaskedRecords:
                 TypeError,
                 ValueError,
                 KeyError,
-            ):  # a mistake of the library, which logging itself reports
+            ):  # an error of the library, which logging itself reports
                 return record
             masked = mask_text(said)
             if masked != said:

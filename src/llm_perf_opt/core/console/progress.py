@@ -1,4 +1,4 @@
-"""Progress for people: one line that updates on a terminal, few plain lines elsewhere, nothing when quiet."""
+"""Progress display: one line that updates on a terminal, few plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NARROW_COLUMNS = 80
 
 
 class Progress(Protocol):
-    """What stages report to."""
+    """Progress interface of stages."""
 
     def task(self, title: str, total: int | None = None) -> contextlib.AbstractContextManager[Task]:
         """Open a piece of work with a known or unknown number of steps."""
@@ -72,7 +72,7 @@ class LogProgress:
 
     @contextlib.contextmanager
     def task(self, title: str, total: int | None = None) -> Iterator[Task]:
-        """Log the start, and now and then how far it is."""
+        """Log the start, and periodic progress."""
         LOGGER.info("%s …", title)
         yield _LogTask(title, total, self._clock)
 
@@ -86,7 +86,7 @@ class SilentProgress:
 
     @contextlib.contextmanager
     def task(self, title: str, total: int | None = None) -> Iterator[Task]:
-        """Give a task that says nothing."""
+        """Return a silent task."""
         yield _SilentTask()
 
     def say(self, message: str) -> None:
@@ -142,7 +142,7 @@ class _RichTask:
 
 @contextlib.contextmanager
 def make_progress(verbosity: Verbosity) -> Iterator[Progress]:
-    """Choose by where the output goes: bars on a terminal, lines in a pipe, nothing when quiet."""
+    """Choose by the type of output: bars on a terminal, lines in a pipe, nothing when quiet."""
     if verbosity is Verbosity.quiet:
         yield SilentProgress()
         return
@@ -157,7 +157,7 @@ def make_progress(verbosity: Verbosity) -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def progress_line(console: RichConsole) -> Iterator[RichProgress]:
-    """Show tasks on one line of a terminal, cut at its width; in ASCII where it knows nothing else."""
+    """Show tasks on one line of a terminal, cut at its width; in ASCII if it supports nothing else."""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
     from rich.table import Column

@@ -1,9 +1,9 @@
-"""Being asked to stop: Ctrl-C, SIGTERM (schedulers, containers), SIGHUP (a closed terminal), SIGUSR2 (a scheduler that
+"""Stop requests: Ctrl-C, SIGTERM (schedulers, containers), SIGHUP (a closed terminal), SIGUSR2 (a scheduler that
 wants the machine back, or whose time limit is near).
 
-All become one exception, so that a run ends the same way whoever asked: programs stopped, manifest and report
+All become one exception, so that a run always ends the same way: programs stopped, manifest and report
 written. An exception that a signal raises may be swallowed on its way: in a destructor, in a callback of a library, in
-somebody's ``except:``. So a signal is remembered until whoever ends the work says so (:func:`acknowledge_interruption`),
+a bare ``except:``. So a signal is remembered until it is acknowledged (:func:`acknowledge_interruption`),
 and raised again until then.
 """
 
@@ -31,7 +31,7 @@ _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody asked this process to stop."""
+    """This process was asked to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(_NAMES.get(signal.Signals(number), signal.Signals(number).name))
@@ -39,7 +39,7 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a program that ended by this signal."""
+        """The conventional exit code of this signal."""
         return 128 + self.number
 
 
@@ -60,7 +60,7 @@ _STATE = _State()
 def stop_signals(*, take_over: bool = False) -> Iterator[None]:
     """Turn signals that ask to stop into :class:`Interrupted`, for as long as the block runs.
 
-    Signals that are ignored (``nohup``, a job in the background) or handled by somebody else stay so; with
+    Signals that are ignored (``nohup``, a job in the background) or have another handler are unchanged; with
     ``take_over`` the second kind is ours too: a job inside somebody's worker process, which would end it without a
     word. Without effect outside of the main thread, where Python takes no handlers.
     """
@@ -68,14 +68,14 @@ def stop_signals(*, take_over: bool = False) -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in _NAMES}
-    # ``None``: a handler that was not set from Python, and could not be put back.
+    # ``None``: a handler that was not set from Python, and could not be restored.
     ours = (_on_signal, signal.SIG_IGN, None)
     changed = [
         number
         for number, handler in before.items()
         if handler in _DEFAULTS or (take_over and handler not in ours)
     ]
-    if not changed:  # they are ours already, and whoever took them settles them
+    if not changed:  # already handled; the outer block restores them
         yield
         return
     for number in changed:
@@ -91,7 +91,7 @@ def stop_signals(*, take_over: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_signals(*numbers: signal.Signals) -> Iterator[None]:
-    """Let signals wait until the end of the block, all of them by default; for short work that must be whole."""
+    """Defer signals (default: all) until the end of the block, for short work that must not be interrupted."""
     outer = set(_STATE.holding)
     _STATE.holding |= set(numbers or _NAMES)
     try:
@@ -105,14 +105,14 @@ def defer_signals(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def raise_if_interrupted() -> None:
-    """Raise a signal again that was lost on its way; called where work goes on."""
+    """Raise a signal again that was swallowed; called before work continues."""
     if _STATE.unsettled is not None and threading.current_thread() is threading.main_thread():
         raise Interrupted(_STATE.unsettled)
 
 
 @contextlib.contextmanager
 def interruption_first() -> Iterator[None]:
-    """Raise the signal in place of an error that somebody made of it on its way.
+    """Raise the signal instead of an error that replaced it.
 
     Python does so itself: what is raised while a class is made arrives as a ``RuntimeError``.
     """
@@ -124,7 +124,7 @@ def interruption_first() -> Iterator[None]:
 
 
 def acknowledge_interruption() -> None:
-    """Say that the signal is being dealt with: it arrived where the work is ended."""
+    """Acknowledge the signal: it arrived where the work is ended."""
     _STATE.unsettled = None
     if _STATE.timer is not None:
         _STATE.timer.cancel()
@@ -137,7 +137,7 @@ def interrupted_exit_code() -> int | None:
 
 
 def _leave_closed_terminal() -> None:
-    """Write to nowhere what would go to a terminal that is gone: each word would be an error, and cost the report."""
+    """Redirect output of a closed terminal to the null device: each write would fail and lose the report."""
     for descriptor in (1, 2):
         try:
             termios.tcgetattr(descriptor)
@@ -155,7 +155,7 @@ def _ignore_lost_signals(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _on_signal(number: int, _frame: FrameType | None) -> None:
-    if sys.unraisablehook is sys.__unraisablehook__:  # somebody else's stays
+    if sys.unraisablehook is sys.__unraisablehook__:  # other handlers are kept
         sys.unraisablehook = _ignore_lost_signals
     if number == signal.SIGHUP:
         _leave_closed_terminal()

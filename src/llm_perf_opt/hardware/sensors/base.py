@@ -1,4 +1,4 @@
-"""The interface of all sensors. What a device does not tell is ``None`` with a reason, never 0."""
+"""The interface of all sensors. An unreported value is ``None`` with a reason, never 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOTTEST_C = 200.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at a device."""
+    """One sample of a device."""
 
     clock_hz: float | None = None
     power_w: float | None = None
@@ -37,7 +37,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """What the values are to be seen against."""
+    """Reference limits of the values."""
 
     clock_max_hz: float | None = None
     power_limit_w: float | None = None
@@ -53,16 +53,16 @@ class Sensor(Protocol):
     """Quantity → why it is not reported."""
 
     def read(self) -> Reading:
-        """Look once."""
+        """Sample once."""
         ...
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Release the library."""
         ...
 
 
 class LibraryQueries:
-    """Asks a library for single values: the first refusal is the reason, and the question is not asked again."""
+    """Queries single values from a library: the first error is kept as the reason, and the query is not repeated."""
 
     def __init__(self, refusals: tuple[type[Exception], ...]) -> None:
         self._refusals = refusals
@@ -83,18 +83,18 @@ class LibraryQueries:
 
 
 def plausible_temperature(value: float) -> float | None:
-    """Return a temperature in °C; ``None`` for what sensors say when they have nothing to say."""
+    """Return a temperature in °C; ``None`` for placeholder values."""
     return value if 0.0 < value < _HOTTEST_C else None
 
 
-# A GPU asked through its vendor's library, one value after the other.
+# A GPU queried through its vendor's library.
 
 
 class LibrarySensor(ABC):
-    """Derive from it, and say how the library is asked for each value; a refusal is the reason why there is none."""
+    """Derive from it, and define the query of each value; an error is recorded as the reason for a missing value."""
 
     def __init__(self, library: ModuleType, handle: Any, refusals: tuple[type[Exception], ...]) -> None:
-        """Take a library that is ready, its handle of the GPU, and what it raises to say no."""
+        """Take an initialised library, its GPU handle, and its exception types."""
         self._library: Any = library
         self._handle = handle
         self._told = LibraryQueries(refusals)
@@ -106,7 +106,7 @@ class LibrarySensor(ABC):
         )
 
     def read(self) -> Reading:
-        """Ask the library for every value it has not refused yet."""
+        """Query every value that has not failed yet."""
         ask = self._told.ask
         return Reading(
             clock_hz=ask(CLOCK, self._clock_hz),
@@ -119,7 +119,7 @@ class LibrarySensor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the library."""
+        """Release the library."""
 
     @abstractmethod
     def _name(self) -> str: ...
@@ -147,4 +147,4 @@ class LibrarySensor(ABC):
 
     @abstractmethod
     def _reasons(self) -> tuple[str, ...] | None:
-        """Return what holds the clock down."""
+        """Return the throttle reasons."""

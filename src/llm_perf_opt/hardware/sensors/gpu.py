@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through nvidia-ml-py (module ``pynvml``), which asks the driver itself and starts no program."""
+"""NVIDIA GPUs through nvidia-ml-py (module ``pynvml``), which queries the driver directly and starts no program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NvmlSensor(LibrarySensor):
         super().__init__(library, _find_gpu(library, uuid, index), refusals(library))
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         self._library.nvmlShutdown()
 
     def _name(self) -> str:
@@ -77,9 +77,9 @@ class NvmlSensor(LibrarySensor):
 
 
 def refusals(library: ModuleType) -> tuple[type[Exception], ...]:
-    """Return how the library says no: a refusal of the driver, a function the driver or the library lacks."""
+    """Return the library's exceptions: driver errors, and functions missing in driver or library."""
     # An old driver lacks functions of a newer library: NVMLError too, or no attribute at all.
-    # Not an NVMLError: an unversioned question that the driver only has in an older version.
+    # Not an NVMLError: an unversioned query that the driver supports only in an older version.
     mismatch = getattr(library, "NVMLLibraryMismatchError", None)
     return (library.NVMLError, AttributeError, *((mismatch,) if mismatch is not None else ()))
 
@@ -119,13 +119,13 @@ class AmdSensor(LibrarySensor):
     reader: ClassVar[str] = "amdsmi"
 
     def __init__(self, library: ModuleType, *, bus_id: str | None, index: int) -> None:
-        """Find the GPU by its place on the bus, which torch and the driver name alike; their numbers may differ."""
+        """Find the GPU by its place on the bus, which is the same in torch and the driver; their indices may differ."""
         library.amdsmi_init()
         handle = _chosen(library, library.amdsmi_get_processor_handles(), bus_id, index)
         super().__init__(library, handle, (library.AmdSmiException, AttributeError, KeyError))
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Release the library."""
         self._library.amdsmi_shut_down()
 
     def _name(self) -> str:
@@ -192,5 +192,5 @@ def _scaled(found: dict[str, Any], key: str, factor: float) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    """Return a number; the library says "N/A" for what an ASIC lacks."""
+    """Return a number; the library returns "N/A" for unsupported values."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

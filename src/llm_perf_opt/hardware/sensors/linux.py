@@ -1,4 +1,4 @@
-"""The processor as Linux tells it: RAPL, cpufreq, thermal zones, throttle counters, /proc. A container hides much of it."""
+"""Processor sensors of Linux: RAPL, cpufreq, thermal zones, throttle counters, /proc. A container hides much of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class LinuxSensor:
-    """The processors of this machine, as far as this process may see them."""
+    """The processors of this machine, as far as visible to this process."""
 
     reader: ClassVar[str] = "linux"
 
@@ -40,7 +40,7 @@ class LinuxSensor:
         cores: Sequence[int] = (),
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Look for the files; ``cores`` are those the work may run on."""
+        """Find the files; ``cores`` are those the work may run on."""
         self.device = name
         self.absent: dict[str, str] = {}
         self._now = now
@@ -57,7 +57,7 @@ class LinuxSensor:
         self._explain_absent(sys)
 
     def read(self) -> Reading:
-        """Read every file that was there."""
+        """Read every file found."""
         energy = self._rapl.joules()
         clocks = [value for path in self._clocks if (value := _integer(path)) is not None]
         degrees = [value / 1e3 for path in self._temperatures if (value := _integer(path)) is not None]
@@ -109,7 +109,7 @@ class LinuxSensor:
 
 
 class _RaplMeter:
-    """Energy of all packages; its counters begin again at 0 after some minutes of full load."""
+    """Energy of all packages; its counters wrap around to 0 after some minutes of full load."""
 
     def __init__(self, folder: Path) -> None:
         packages = [
@@ -154,7 +154,7 @@ def _temperature_files(sys: Path) -> list[Path]:
 
 
 def _throttle_counters(cpu: Path, cores: Sequence[Path], cgroup: Path) -> dict[str, Callable[[], int]]:
-    """Return what counts up when the processor, or this container's share of it, is held down."""
+    """Return the throttle counters of the processor and of this container's quota."""
     found: dict[str, Callable[[], int]] = {}
     thermal = _readable([core / "thermal_throttle/package_throttle_count" for core in cores])
     if thermal:
@@ -167,7 +167,7 @@ def _throttle_counters(cpu: Path, cores: Sequence[Path], cgroup: Path) -> dict[s
 
 
 def _throttled_periods(path: Path) -> int | None:
-    """Return how many periods the quota ended early; ``None`` where there is none to count."""
+    """Return the number of throttled quota periods; ``None`` if there is no quota."""
     try:
         words = dict(line.split() for line in path.read_text().splitlines() if line.count(" ") == 1)
         return int(words["nr_throttled"])

@@ -1,4 +1,4 @@
-"""Look at a sensor repeatedly, in the background, without disturbing the work.
+"""Sample a sensor in the background, without disturbing the work.
 
 A thread reads and sleeps. What it costs is its own processor time: that is measured, and where it is more than a share
 of :data:`MOST_COST_RATIO`, the looks become rarer until it is not. Memory is bounded: a full table loses every other row
@@ -27,7 +27,7 @@ MOST_ROWS = 10_000
 
 @dataclass(slots=True)
 class Samples:
-    """What was read, in order."""
+    """The readings, in order."""
 
     time_s: list[float] = field(default_factory=list)
     """On the clock of ``time.perf_counter``."""
@@ -46,7 +46,7 @@ class Samples:
 
 
 class Sampler:
-    """A thread that looks at a sensor between ``start`` and ``stop``."""
+    """A thread that samples a sensor between ``start`` and ``stop``."""
 
     def __init__(self, sensor: Sensor, interval_s: float, *, most_rows: int = MOST_ROWS) -> None:
         self._sensor = sensor
@@ -58,11 +58,11 @@ class Sampler:
         self.samples = Samples(interval_s=interval_s)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start sampling."""
         self._running = self._threads.submit(self._run)
 
     def stop(self) -> Samples:
-        """Look no more; return what was read. An error of the sensor is raised here, in the caller's thread."""
+        """Stop; return the samples. An error of the sensor is raised here, in the caller's thread."""
         self._stopping.set()
         self._threads.shutdown()
         if self._running is not None:
@@ -70,7 +70,7 @@ class Sampler:
         return self.samples
 
     def look(self) -> float:
-        """Read now and keep it, from any thread; return when."""
+        """Take a sample now, from any thread; return its time."""
         with self._reading:
             now, reading = time.perf_counter(), self._sensor.read()
             self.samples.time_s.append(now)
@@ -98,7 +98,7 @@ class Sampler:
         kept.interval_s *= 2
 
 
-# Which sensor tells of a device, or why none does. Optional libraries are imported here and nowhere else.
+# The sensor of a device, or why there is none. Optional libraries are imported here and nowhere else.
 
 
 PACKAGES = {gpu.MODULE: "nvidia-ml-py", gpu.AMD_MODULE: "amdsmi"}
@@ -110,7 +110,7 @@ FIX = {
 
 @dataclass(frozen=True, slots=True)
 class MonitoredDevice:
-    """The device of a run, as torch names it and as the driver does."""
+    """The device of a run, by the names of torch and of the driver."""
 
     name: str
     """``cpu``, ``cuda:0``, …"""
@@ -123,20 +123,20 @@ class MonitoredDevice:
 
     @property
     def library(self) -> str | None:
-        """Module that tells of it; ``None``: the kernel does, or nobody."""
+        """Module of its sensor; ``None``: the kernel or none."""
         if not self.name.startswith("cuda"):
             return None
         return gpu.AMD_MODULE if self.rocm else gpu.MODULE
 
 
 def missing_library(device: MonitoredDevice) -> str | None:
-    """Return the module that would tell of the device and is not installed. Imports nothing."""
+    """Return the module for the device that is not installed. Imports nothing."""
     wanted = device.library
     return wanted if wanted is not None and not has_package(wanted) else None
 
 
 def find_sensor(device: MonitoredDevice) -> Sensor | str:
-    """Open the sensor of a device; a text says why there is none."""
+    """Open the sensor of a device; a string is the reason if there is none."""
     if device.name == "cpu":
         return LinuxSensor(detect_cpu().name, cores=sorted(_own_cores()))
     if device.library is None:

@@ -1,4 +1,4 @@
-"""Where the tables are: found without importing the package that brings them."""
+"""Location of the tables, found without importing their package."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Installation:
 
     @property
     def collected(self) -> str | None:
-        """Newest day on which a table was collected (``2026-08-31``), as the package states it; ``None``: it does not."""
+        """Newest day on which a table was collected (``2026-08-31``), as stated by the package; ``None``: unknown."""
         return _newest_day(self.systems)
 
     def describe(self) -> str:
@@ -65,7 +65,7 @@ def describe_tables(package: str | None, version: str | None, collected: str | N
 
 @functools.cache
 def _newest_day(systems: Path) -> str | None:
-    """Look through the small files next to the tables; a day is the same in all their layouts."""
+    """Search the small files next to the tables; a day is the same in all their layouts."""
     newest = None
     for path in systems.glob("data/*/*/*/*/collection_meta.yaml"):
         with path.open(encoding="utf-8", errors="replace") as text:
@@ -116,12 +116,12 @@ def _has_tables(systems: Path) -> bool:
 
 
 def _version_of(module: str) -> str:
-    """Return the version of the distribution that brought a module; ``unknown`` where none says so."""
+    """Return the version of the distribution that brought a module; ``unknown`` if it is not recorded."""
     for name in importlib.metadata.packages_distributions().get(module, []):
         return importlib.metadata.version(name)
     return "unknown"
 
 
 def describe_absence() -> str:
-    """Say why there are no tables where none are used: not installed, or switched off."""
+    """Explain why no tables are used: not installed, or switched off."""
     return MISSING_WORDS if installed() is None else OFF_WORDS

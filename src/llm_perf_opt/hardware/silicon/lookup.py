@@ -1,4 +1,4 @@
-"""The door to the tables: an operator and a device in, a time and its origin out."""
+"""Look-up in the tables: from an operator and a device to a time and its origin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Tim
 if TYPE_CHECKING:
     from llm_perf_opt.hardware.silicon.tables import System, Table
 
-# Tables whose times are not of what they name: nobody may read them as what they say.
+# Tables with wrong labels, which must not be used as labelled.
 
 
 MISLABELLED: Mapping[str, str] = {
@@ -35,7 +35,7 @@ _RANK = {"measured": 0, "interpolated": 1, "extrapolated": 2, "roofline": 3}
 
 
 class Silicon:
-    """Tables of one installation; each is read when first asked for, and kept."""
+    """Tables of one installation; each is read on first use and cached."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Silicon:
         return found
 
     def system(self, device: str) -> System | None:
-        """Return the system a device is, by a driver's or the catalogue's name; ``None``: no tables."""
+        """Return the system of a device, by driver or catalogue name; ``None``: no tables."""
         from llm_perf_opt.hardware.silicon.tables import find_system
 
         if device not in self._by_device:
@@ -84,10 +84,10 @@ class Silicon:
         return self._by_device[device]
 
     def time(self, operator: Operator, device: str, *, framework: str | None = None) -> Timing | None:
-        """Return how long an operator takes there; ``None`` when no table reaches it.
+        """Return the time of an operator; ``None`` if no table covers it.
 
         With a ``framework`` the time is that of its newest table that reaches the shape, whether the shape was measured or lies
-        between measured ones; other frameworks are asked only when none does. Without, it is the median of all tables, measured
+        between measured ones; other frameworks are used only if none does. Without, it is the median of all tables, measured
         shapes first.
         """
         key = (operator, device, framework)
@@ -114,14 +114,14 @@ class Silicon:
             own = self._ask(operator, [item for item in paths if item[1].parts[-3] == framework])
             newest = next((answer for answer in own if answer.how in RESTS_ON_TABLES), None)
             if newest is not None:
-                # Of one version all along a size: where an older one holds the very shape, a larger one would not take longer.
+                # One version for all sizes: mixing versions could make a larger size faster.
                 return Timing(newest.seconds, newest.how, newest.source, (newest,))
             others = self._ask(operator, [item for item in paths if item[1].parts[-3] != framework])
             return _median([*own, *others])
         return _median(self._ask(operator, paths))
 
     def _paths(self, system: System, operator: Operator) -> list[tuple[Layout, Path]]:
-        """Return every table that may answer, newest version first; those with a wrong label are left out, and said."""
+        """Return every table that may apply, newest version first; those with a wrong label are left out and recorded."""
         found = []
         for layout in layouts_of(operator):
             for path in (self._data / system.key / layout.family).glob(f"*/*/{layout.file}"):
@@ -142,7 +142,7 @@ class Silicon:
         return answers
 
     def table(self, layout: Layout, path: Path, operator: Operator) -> Table | None:
-        """Return the rows of a table that are meant by an operator, read once."""
+        """Return the rows of a table for an operator, cached."""
         exact = layout.exact(operator)
         key = (path, *exact.items())
         if key not in self._tables:
@@ -162,7 +162,7 @@ class Silicon:
         return [(layout, table) for layout, table in found if table is not None]
 
     def say(self, problem: str) -> None:
-        """Keep what was left out, once."""
+        """Record what was left out, once."""
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -179,7 +179,7 @@ def open_silicon(catalogue: Catalogue | None = None, choice: str = AUTO) -> Sili
 
 
 def answer_of(table: Table, layout: Layout, operator: Operator) -> TableTime | None:
-    """Return the answer of one table; ``None``: the operator lies too far outside."""
+    """Return the time from one table; ``None``: the operator is too far outside."""
     point = layout.point(operator)
     found = table.grid.at(point)
     if found is not None:
@@ -195,7 +195,7 @@ def answer_of(table: Table, layout: Layout, operator: Operator) -> TableTime | N
 
 
 def _growth(operator: Operator, edge: Operator) -> float:
-    """Return how much more work the operator is than the edge of the grid: never less time for a smaller one."""
+    """Return the ratio of work to the edge of the grid, at least 1."""
     ratios = [
         mine / theirs
         for mine, theirs in ((operator.flops, edge.flops), (operator.moved_bytes, edge.moved_bytes))
@@ -212,7 +212,7 @@ def _factor(point: Iterable[int], inside: Iterable[int]) -> float:
 
 
 def _median(answers: Sequence[TableTime]) -> Timing | None:
-    """Return one timing: only answers of the best kind are compared with each other."""
+    """Return the median timing; only results of the best kind are compared."""
     if not answers:
         return None
     rank = min(_RANK[answer.how] for answer in answers)

@@ -1,4 +1,4 @@
-"""The operators that tables hold, by shape, data type and what they compute and move."""
+"""The operators that tables hold, by shape, data type, FLOPs and bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from llm_perf_opt.core.units import canonical_dtype, dtype_bytes
 
-# How each operator's tables are laid out: which rows are meant, which columns span the grid.
+# How each operator's tables are laid out: row filters and grid columns.
 
 
 _MOE_DISTRIBUTIONS = ("power_law_1.01", "balanced", "power_law_1.2")
@@ -170,7 +170,7 @@ _ATTENTION = {
 
 
 def layouts_of(operator: Operator) -> tuple[Layout, ...]:
-    """Return the kinds of tables that may answer."""
+    """Return the kinds of tables that may apply."""
     match operator:
         case Gemm():
             return (GEMM,)
@@ -189,7 +189,7 @@ def layouts_of(operator: Operator) -> tuple[Layout, ...]:
 
 _SPELLINGS = {
     "bfloat16": ("bfloat16",),
-    # 16 bits are 16 bits to a tensor core: no table times float16 apart.
+    # Tensor cores treat all 16-bit types the same: no table has separate float16 times.
     "float16": ("bfloat16", "float16"),
     "float8": ("fp8",),
     "float4": ("nvfp4",),
@@ -201,7 +201,7 @@ _BYTES = {"fp8_block": 1.0, "int8_wo": 1.0, "sq": 1.0, "int4_wo": 0.5, "w4a16_mx
 
 
 def _table_spellings(dtype: str) -> tuple[str, ...]:
-    """Return the names a data type may have in a table, in order; ``fp8_block`` and the like may be asked for by name."""
+    """Return the names a data type may have in a table, in order; ``fp8_block`` and the like may be requested by name."""
     if dtype in _BYTES:
         return (dtype,)
     plain = canonical_dtype(dtype)
@@ -209,7 +209,7 @@ def _table_spellings(dtype: str) -> tuple[str, ...]:
 
 
 def element_bytes(dtype: str) -> float:
-    """Return the size of one stored element; 2 for a type nobody knows."""
+    """Return the size of one stored element; 2 for an unknown type."""
     return _BYTES.get(dtype) or dtype_bytes(dtype) or 2.0
 
 
@@ -219,7 +219,7 @@ _OUTPUT_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """``[m, k] × [k, n]``: m positions meet a weight of n outputs."""
+    """``[m, k] × [k, n]``: m positions, a weight with n outputs."""
 
     m: int
     n: int
@@ -257,7 +257,7 @@ class Attention:
 
     @property
     def flops(self) -> float:
-        """Both products, only the pairs the mask leaves."""
+        """Both products, only the unmasked pairs."""
         seen = min(self.tokens, self.window) if self.window else self.tokens
         whole = seen * (seen + 1) / 2 + (self.tokens - seen) * seen
         pairs = {"context": whole, "generation": seen, "encoder": self.tokens**2}[self.phase]
@@ -296,7 +296,7 @@ class MoeLayer:
 
     @property
     def moved_bytes(self) -> float:
-        """Weights of the experts that are met, and activations."""
+        """Weights of the used experts, and activations."""
         held = self.experts / self.expert_parallel
         met = held * (1.0 - (1.0 - min(self.top_k / self.experts, 1.0)) ** self.tokens)
         size = element_bytes(self.dtype)

@@ -1,4 +1,4 @@
-"""One table read for one kind of rows: columns and rows that are not needed are never loaded."""
+"""One table read for one kind of rows: only the required columns and rows are loaded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class System:
 
 
 def read_system(systems: Path, key: str) -> tuple[System | None, list[str]]:
-    """Return a system, or why it cannot be used; what could not be read costs only itself."""
+    """Return a system, or why it cannot be used; an unreadable part is skipped."""
     names, problems = _driver_names(systems / "data" / key)
     if not names:
         if problems:
@@ -93,7 +93,7 @@ def _positive(values: dict[str, Any], key: str) -> float | None:
 
 
 def find_system(systems: list[System], device: str, catalogue: Catalogue) -> System | None:
-    """Return the system a device is: by the driver's name, or by the catalogue entry both belong to."""
+    """Return the system of a device: by the driver's name, or by the catalogue entry both belong to."""
     plain = " ".join(device.split()).casefold()
     for system in systems:
         if any(name.casefold() == plain for name in system.driver_names):
@@ -108,9 +108,9 @@ def find_system(systems: list[System], device: str, catalogue: Catalogue) -> Sys
     return None
 
 
-# Times on a grid of shapes, and what lies between them: multilinear in the logarithms of sizes and times.
+# Times on a grid of shapes, and interpolation between them: multilinear in the logarithms of sizes and times.
 #
-# A power law (time ∝ size) is met exactly, and inside a cell the time is never outside those of its corners: where the
+# A power law (time ∝ size) is reproduced exactly, and inside a cell the time is never outside those of its corners: where the
 # measurements grow with a size, so does the answer.
 
 
@@ -181,7 +181,7 @@ class Grid:
         )
 
     def nearest_inside(self, point: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the measured shape nearest to one that cannot be answered: the least sum of factors over the axes."""
+        """Return the measured shape nearest to a shape outside the grid: the smallest sum of factors over the axes."""
         if not self.size:
             return None
         distance = np.zeros(self._log_seconds.shape)
@@ -203,7 +203,7 @@ class Grid:
         return np.exp(known)
 
     def without(self, axis: int, value: int) -> Grid:
-        """Return the grid as it would be had one value of one axis not been measured: for errors of interpolation."""
+        """Return the grid without one value of one axis, to measure interpolation errors."""
         keep = np.flatnonzero(self.axes[axis] != value)
         other = object.__new__(Grid)
         other.axes = [part[keep] if place == axis else part for place, part in enumerate(self.axes)]
@@ -226,7 +226,7 @@ def _bracket(axis: npt.NDArray[np.int64], value: int) -> list[tuple[int, float]]
     return [(right - 1, 1.0 - share), (right, share)]
 
 
-# What may go wrong with a table's file, and how it is said.
+# Possible errors of a table's file, and their messages.
 
 
 _READ_ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -239,7 +239,7 @@ def short(error: BaseException) -> str:
 
 
 def _describe_skipped(place: str, error: BaseException) -> str:
-    """Say which table is not used, and why."""
+    """Describe which table is not used, and why."""
     return f"{place} is left out: {short(error)}"
 
 
@@ -249,7 +249,7 @@ _KERNEL = "kernel_source"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The rows of one table that are meant by one kind of question."""
+    """The rows of one table for one kind of query."""
 
     grid: Grid
     source: Source
@@ -257,7 +257,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What came of reading a table."""
+    """Result of reading a table."""
 
     table: Table | None
     problem: str | None = None

@@ -1,4 +1,4 @@
-"""What is answered: a time, how it was obtained, and from which table."""
+"""The result of a look-up: a time, how it was obtained, and from which table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESTS_ON_TABLES: tuple[How, ...] = ("measured", "interpolated")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The table an answer rests on."""
+    """The source table of a result."""
 
     framework: str
     """``vllm``, ``sglang``, ``trtllm``, ``nccl`` …: whose kernels were timed."""
@@ -45,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class TableTime:
-    """The answer of one table."""
+    """The result of one table."""
 
     seconds: float
     how: How
@@ -73,10 +73,10 @@ class Timing:
         return self.how in RESTS_ON_TABLES
 
 
-# How far answers may lie from the truth: measured on the tables themselves, kept as data (``errors.yaml``).
+# Errors of the estimates, measured on the tables themselves and stored as data (``errors.yaml``).
 #
-# Interpolation: a measured value was left out and asked for. Extrapolation: the outermost was. Roofline: every measured shape
-# against its roofline. ``python -m benchmarks.silicon_error --write`` makes the file again.
+# Interpolation: a measured value is left out and estimated. Extrapolation: the outermost one. Roofline: measured shapes
+# against its roofline. ``python -m benchmarks.silicon_error --write`` regenerates the file.
 
 
 FILE = "errors.yaml"
@@ -85,7 +85,7 @@ EVERY_SYSTEM = "all"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Measured ÷ answered, of shapes that were asked for; nine in ten lie between the ends."""
+    """Measured ÷ estimated; the ends enclose 90 % of the shapes."""
 
     low_ratio: float
     """5th percentile."""
@@ -111,7 +111,7 @@ _EXACT = Spread(1.0, 1.0)
 
 
 def kind_of(operator: Operator) -> tuple[str, int]:
-    """Return the kind that errors are kept by, and the size that says how far along its table an operator lies."""
+    """Return the kind for which errors are stored, and the size that locates an operator in its table."""
     match operator:
         case Gemm():
             return f"gemm {_width(operator.dtype)}", operator.m
@@ -131,7 +131,7 @@ def _width(dtype: str) -> str:
 
 
 def spread_of(operator: Operator, how: How, system: str = EVERY_SYSTEM) -> Spread | None:
-    """Return how far an answer may be off; ``None``: nobody measured that."""
+    """Return the error range of an estimate; ``None``: not measured."""
     if how == "measured":
         return _EXACT
     kind, size = kind_of(operator)
@@ -139,9 +139,9 @@ def spread_of(operator: Operator, how: How, system: str = EVERY_SYSTEM) -> Sprea
 
 
 def find_spread(kind: str, size: int, how: How, system: str = EVERY_SYSTEM) -> Spread | None:
-    """Return the spread of the region a size lies in; where a system has none there, that of all systems there.
+    """Return the spread for the region of a size; for a system without one, that of all systems.
 
-    Another region's is never taken.
+    Other regions are never used.
     """
     rows = _rows()
     for name in dict.fromkeys((system, EVERY_SYSTEM)):
@@ -152,7 +152,7 @@ def find_spread(kind: str, size: int, how: How, system: str = EVERY_SYSTEM) -> S
 
 
 def roofline_spread(kind: str, roofline_s: float) -> Spread | None:
-    """Return how measured operators of a kind lie to rooflines of such a length; ``None``: none were measured."""
+    """Return the measured ÷ roofline spread for a kind and roofline length; ``None``: none were measured."""
     regions = _rooflines(kind)
     own = _containing(regions, roofline_s)
     return _between(regions, roofline_s) if own is not None and own.spread is not None else None
@@ -173,7 +173,7 @@ def _containing(regions: Sequence[Region], size: float) -> Region | None:
 
 
 def _between(regions: Sequence[Region], roofline_s: float) -> Spread:
-    """Return ratios that hold at typical times and change evenly between them: a step would make a longer roofline faster."""
+    """Interpolate ratios between typical times: with steps, a longer roofline could become faster."""
     known = [(one.typical_s, one.spread) for one in regions if one.spread is not None]
     below = [one for one in known if one[0] <= roofline_s] or known[:1]
     above = [one for one in known if one[0] > roofline_s] or known[-1:]

@@ -53,7 +53,7 @@ class Scale:
 
 
 def linear_scale(values: Iterable[float], start: float, end: float, *, binary: bool = False) -> Scale:
-    """Return a scale with round ends that holds zero and all values; ``binary``: round in KiB, MiB, GiB."""
+    """Return a scale with round ends that includes zero and all values; ``binary``: round in KiB, MiB, GiB."""
     known = list(values)
     unit = _binary_unit(max(abs(value) for value in known)) if binary else 1.0
     low, high = min(*known, 0.0) / unit, max(*known, 0.0) / unit
@@ -156,7 +156,7 @@ def _labelled(ticks: Sequence[float], formatter: Formatter) -> list[tuple[float,
 
 
 def tidy(label: str) -> str:
-    """Drop zeros that say nothing on an axis: ``10.0 ms`` → ``10 ms``, ``2.50 GiB`` → ``2.5 GiB``."""
+    """Drop redundant zeros on an axis: ``10.0 ms`` → ``10 ms``, ``2.50 GiB`` → ``2.5 GiB``."""
     return re.sub(r"(\d)\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)", r"\1\2", label)
 
 
@@ -172,7 +172,7 @@ def line_path(points: Sequence[tuple[float, float]]) -> str:
 
 
 class LabelSpace:
-    """Keeps boxes that are taken, so that labels are placed next to marks and never over one another."""
+    """Tracks occupied boxes, so that labels never overlap."""
 
     def __init__(self, plot: Plot) -> None:
         self._plot = plot
@@ -183,7 +183,7 @@ class LabelSpace:
         self._boxes.append((left, top, right, bottom))
 
     def is_free(self, left: float, top: float, right: float, bottom: float) -> bool:
-        """Say whether a box is inside the plot and touches no other."""
+        """Return whether a box is inside the plot and touches no other."""
         inside = left >= self._plot.left and right <= self._plot.right
         inside = inside and top >= self._plot.top and bottom <= self._plot.bottom
         return inside and not any(
@@ -234,7 +234,7 @@ class LabelSpace:
         return None
 
 
-# Marks of points and what they mean: one shape per kind, and a legend entry for every kind that is drawn.
+# Marks of points: one shape per kind, and a legend entry for every drawn kind.
 
 
 Shape = Literal["circle", "hollow", "diamond", "square", "triangle", "large", "dashed"]
@@ -243,7 +243,7 @@ Shape = Literal["circle", "hollow", "diamond", "square", "triangle", "large", "d
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of mark: what the legend calls it, its shape and its colour (``None``: that of the text)."""
+    """A kind of mark: legend name, shape and colour (``None``: that of the text)."""
 
     name: str
     shape: Shape
@@ -251,7 +251,7 @@ class Kind:
 
 
 def mark(kind: Kind, x: float, y: float, r: float, hover_text: str, **extra: str | float | None) -> str:
-    """Draw one mark that tells about itself."""
+    """Draw one mark with a hover text."""
     inside = svg.hover(hover_text)
     if kind.shape == "diamond":
         reach = r * 1.25

@@ -140,7 +140,7 @@ def bars(
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where labels end and bars begin."""
+    """Layout of labels and bars."""
 
     left: float
     bar_width: float
@@ -152,7 +152,7 @@ class _Frame:
 
     @property
     def baseline(self) -> float:
-        """Where text stands, below the top of its bar."""
+        """Baseline of text, below the top of its bar."""
         return self.bar_height / 2 + 4.5
 
     @staticmethod

@@ -154,7 +154,7 @@ def _text(dot: Dot, formatter: Formatter) -> str:
     return f"{words}, {dot.detail}" if dot.detail else words
 
 
-# Points of two numbers each, and the line of those that nobody beats.
+# Points of two metrics, and the Pareto front.
 
 
 _HEIGHT = 400.0
@@ -190,7 +190,7 @@ def front_chart(
     y_lower_is_better: bool = True,
     note: str = "",
 ) -> str:
-    """Draw points, those on the front joined by steps; axes are round the values, not from zero."""
+    """Draw points, those on the front joined by steps; axes fit the values and need not include zero."""
     drawn = [point for point in points if svg.usable(point.x) and svg.usable(point.y)]
     if not drawn:
         return svg.no_data(title, "No data to draw.", kind="front")
@@ -209,7 +209,7 @@ def front_chart(
     space = LabelSpace(plot)
     for point in drawn:
         space.reserve(x(point.x) - 5, y(point.y) - 5, x(point.x) + 5, y(point.y) + 5)
-    # The front last: its marks lie on top.
+    # The front last: its marks are on top.
     ordered = sorted(drawn, key=lambda point: point.front)
     body += [_mark(point, x, y, x_format, y_format) for point in ordered]
     behind = [point for point in drawn if not point.front]
@@ -230,7 +230,7 @@ def front_chart(
 
 
 def _label(point: Point, x: float, y: float, space: LabelSpace) -> list[str]:
-    """Name a point: by its label, else by its short one, where there is room."""
+    """Name a point: by its label, else by its short one, if there is room."""
     for label in (point.label, point.short):
         place = space.place(x, y, label, 9) if label else None
         if place is not None:
@@ -243,7 +243,7 @@ def _label(point: Point, x: float, y: float, space: LabelSpace) -> list[str]:
 def _mark(point: Point, x: Scale, y: Scale, x_format: Formatter, y_format: Formatter) -> str:
     words = _describe_dot(point, x_format, y_format)
     extra: dict[str, str | float | None] = {"data_name": point.name}
-    if point.front:  # the others would be hundreds of stops for a keyboard
+    if point.front:  # the others would add hundreds of keyboard stops
         extra |= {"tabindex": "0", "role": "img", "aria_label": words}
     kind = _ON_FRONT if point.front else _BEHIND
     radius = _RADIUS if point.front else _RADIUS - 1
@@ -255,7 +255,7 @@ def _describe_dot(point: Point, x_format: Formatter, y_format: Formatter) -> str
 
 
 def _steps(front: Sequence[Point], x: Scale, y: Scale) -> str:
-    """Join the front by steps: between two of its points nothing is known to be possible."""
+    """Join the front by steps: nothing is known between two of its points."""
     if len(front) < 2:
         return ""
     path: list[tuple[float, float]] = []

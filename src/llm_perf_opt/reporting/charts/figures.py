@@ -1,7 +1,7 @@
-"""The charts of all reports: values of ``summary.json`` in, a self-contained SVG out.
+"""The charts of all reports: from values of ``summary.json`` to self-contained SVG.
 
 The general charts (bars, roofline, lines, histogram, timeline) are re-exported from their modules; the
-functions here say which values of a summary go where. Nothing is measured or estimated in this package.
+functions here select the values of a summary. Nothing is measured or estimated in this package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llm_perf_opt.reporting.charts.timeline import Event, Lane, timeline
 from llm_perf_opt.reporting.telemetry_tables import QUANTITIES
 from llm_perf_opt.summary import Budget, Hardware, Kernel, Prediction, SampleTimes, Static, Telemetry
 
-# Equal things side by side: samples by phase, devices by their floors.
+# Comparisons: samples by phase, devices by their floors.
 
 
 _MOST_SAMPLES = 40
@@ -48,7 +48,7 @@ def sample_chart(samples: Sequence[SampleTimes], title: str = "Every sample, by 
 
 
 def other_device_chart(devices: Sequence[OtherDevices], *, first_token: bool = False) -> str:
-    """Draw expected and least time per token (or to the first one) by device, and what was measured on this run's own."""
+    """Draw expected and least time per token (or to the first one) by device, and the measurement of this run's own device."""
     expects = any(each.tpot_expected_s is not None for each in devices)
     what = "time to first token" if first_token else "time per output token"
     what = f"Expected and least {what}" if expects else f"Least {what}"
@@ -63,7 +63,7 @@ def other_device_chart(devices: Sequence[OtherDevices], *, first_token: bool = F
         low, high = (each.ttft_ends_s if first_token else each.tpot_ends_s) or (None, None)
         dots += [Dot(expected, _EXPECTED, low, high)] if expected is not None else []
         eager = None if first_token else each.tpot_eager_s or each.launch_eager_s
-        # Only where it is more than the floor does launching one by one keep a step from it.
+        # Launching one by one limits a step only if it takes longer than the floor.
         one_by_one = _AT_LEAST if each.eager_is_bound else _ONE_BY_ONE
         dots += [Dot(eager, one_by_one)] if eager is not None and eager > floor else []
         dots += [Dot(measured, _MEASURED)] if measured is not None else []
@@ -85,7 +85,7 @@ _MEASURED = Kind("measured in this run", "diamond", 5)
 
 
 def _short_device(name: str) -> str:
-    """Drop the maker, which every reader knows, to leave room for what tells devices apart."""
+    """Drop the vendor name to leave room for the model."""
     return name.removeprefix("NVIDIA ").removeprefix("AMD ")
 
 
@@ -153,7 +153,7 @@ def phase_roofline(
     points = []
     for name in _in_phase_order(list(static.phases)):
         phase, graded = static.phases[name], predictions.get(name)
-        # A measured prefill may hold the vision encoder: its prediction knows what it is the floor of.
+        # A measured prefill may hold the vision encoder: its prediction states what the floor covers.
         work = graded.flops if graded is not None and graded.flops else phase.flops
         moved = graded.bytes if graded is not None and graded.bytes else must_move_bytes(phase)
         if not work or not moved:
@@ -175,7 +175,7 @@ def phase_roofline(
 
 
 def _roofs(hardware: Hardware, dtype: str) -> tuple[list[Roof], list[Roof]]:
-    """Return ceilings of the device: the run's data type, float32 next to it, and what was measured."""
+    """Return ceilings of the device: the run's data type, float32 next to it, and measured ceilings."""
     names = [name for name in dict.fromkeys((dtype, "float32")) if name in hardware.peak_flops_per_s]
     compute = [Roof(name, hardware.peak_flops_per_s[name].dense) for name in names]
     if dtype in hardware.measured_peak_flops_per_s and hardware.source != "probe":
@@ -214,7 +214,7 @@ def kernel_roofline(
 ) -> str:
     """Draw every kernel whose work is known; the mark grows with its share of kernel time.
 
-    Counters tell the work, else the recorded shapes; where the shape was measured elsewhere, the best stands next to it.
+    The work comes from counters, else from recorded shapes; the best measured time of the shape is shown next to it.
     """
     points = []
     for place, kernel in enumerate(kernels):
@@ -249,7 +249,7 @@ def memory_chart(
     """Draw resident bytes over context tokens, one line per batch size, with device sizes as levels."""
     lines = [Line(name, list(points)) for name, points in curves.items()]
     highest = max((value for points in curves.values() for _, value in points), default=0.0)
-    # A level far above every line would press the lines flat; the next larger size is enough to compare with.
+    # A level far above every line would flatten the chart; the next larger size is sufficient.
     smaller = [Level(name, size) for name, size in devices.items() if size <= highest]
     larger = sorted((size, name) for name, size in devices.items() if size > highest)[:1]
     levels = smaller + [Level(name, size) for size, name in larger if size <= 3 * highest]
@@ -283,7 +283,7 @@ def timeline_chart(value: Mapping[str, Any], title: str = "One decode step") -> 
     return timeline(title, lanes, span_s=value.get("span_s"), colours=FAMILY_COLOURS)
 
 
-# A device over time: one chart per quantity, because their units have nothing in common.
+# A device over time: one chart per quantity, because their units differ.
 
 
 def telemetry_charts(telemetry: Telemetry) -> list[str]:

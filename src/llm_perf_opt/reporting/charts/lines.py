@@ -95,7 +95,7 @@ def histogram(
     x_log: bool = False,
     bins: int | None = None,
 ) -> str:
-    """Draw how values spread."""
+    """Draw a histogram of values."""
     width, height = svg.chart_width(), _HISTOGRAM_HEIGHT
     drawn = [value for value in values if (svg.positive(value) if x_log else svg.usable(value))]
     if not drawn:
@@ -136,7 +136,7 @@ def _scale(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def _levels(plot: Plot, y: Scale, levels: Sequence[Level], y_format: Formatter) -> list[str]:
-    """Draw comparison lines, each name where it touches neither another name nor another line."""
+    """Draw comparison lines, with names that do not overlap other names or lines."""
     parts: list[str] = []
     space = LabelSpace(plot)
     for level in levels:
@@ -197,7 +197,7 @@ def _dot(
 
 
 def _edges(values: Sequence[float], bins: int | None, log: bool) -> list[float]:
-    """Return equal bins (of the logarithm, if asked), as many as Sturges' rule or the caller says."""
+    """Return equal bins (of the logarithm for log scales), as many as given by Sturges' rule or the caller."""
     low, high = min(values), max(values)
     if not svg.positive(high - low):
         half = abs(low) * 0.05 or 0.5

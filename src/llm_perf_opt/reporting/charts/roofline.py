@@ -34,7 +34,7 @@ def merged(roofs: Sequence[Roof]) -> list[Roof]:
 def _draw_ceilings(
     plot: Plot, x: Scale, y: Scale, roofs: Sequence[Roof], slopes: Sequence[Roof], space: LabelSpace
 ) -> list[str]:
-    """Draw every limit with its name where it covers no mark and no other name."""
+    """Draw every limit with its name where it does not overlap marks or other names."""
     parts: list[str] = []
     top, fastest = max(roof.value for roof in roofs), max(slope.value for slope in slopes)
     for roof in roofs:
@@ -172,7 +172,7 @@ def roofline(
 
 
 def _kinds(points: Sequence[RooflinePoint], lower: bool) -> list[charts_axes.Kind]:
-    """Return what every kind of mark and line that is drawn means."""
+    """Return the legend of all drawn kinds of marks and lines."""
     measured = [point for point in points if point.flops_per_s is not None]
     kinds = [charts_axes.Kind("measured", "circle")] if measured else []
     if len(measured) < len(points):
@@ -208,7 +208,7 @@ def _scales(
     roofs: Sequence[Roof],
     slopes: Sequence[Roof],
 ) -> tuple[Scale, Scale]:
-    """Hold every point, every ridge and some of the flat and slanted parts of the roof."""
+    """Return scales that include every point, every ridge and some of the flat and slanted parts of the roof."""
     ridges = [roof.value / slope.value for roof in roofs for slope in slopes]
     across = [p.intensity_flops_per_byte for p in points] + ridges
     across += [max(ridges) * 10, min(ridges) / 30]
@@ -222,7 +222,7 @@ def _scales(
 def _reserve_marks(
     points: Sequence[RooflinePoint], heights: Mapping[int, float], x: Scale, y: Scale, space: LabelSpace
 ) -> dict[int, float]:
-    """Take the places of all marks before any name is placed; return their radii."""
+    """Reserve the boxes of all marks before names are placed; return their radii."""
     heaviest = max((p.weight for p in points if svg.positive(p.weight)), default=1.0)
     radii = {id(p): 4.0 + 6.0 * math.sqrt(max(p.weight, 0.0) / heaviest) for p in points}
     for point in points:
@@ -238,7 +238,7 @@ def _best_marks(
     y: Scale,
     groups: Mapping[str, int],
 ) -> list[str]:
-    """Draw where the same work was measured at its best, tied to the point; below the marks, which stay readable."""
+    """Draw the best measured rate of the same work, linked to the point, below the marks."""
     drawn: list[str] = []
     for point in points:
         best = point.best_flops_per_s
@@ -281,7 +281,7 @@ def _marks(
 
 
 def _name(point: RooflinePoint, px: float, py: float, r: float, space: LabelSpace) -> list[str]:
-    """Print the whole name where it fits next to its mark, else farther away; shortened only where it fits nowhere."""
+    """Print the full name next to its mark, else farther away; shortened only if it fits nowhere."""
     for label in dict.fromkeys(
         (svg.clean(point.label), svg.fit(point.label, 300), svg.fit(point.label, 190))
     ):
@@ -294,7 +294,7 @@ def _name(point: RooflinePoint, px: float, py: float, r: float, space: LabelSpac
 
 
 def _leader(px: float, py: float, r: float, spot: tuple[float, float], label: str) -> str:
-    """Lead from a mark to its name where the two do not touch."""
+    """Draw a leader line from a mark to its name if they do not touch."""
     left, baseline = spot
     nearest = min(max(px, left), left + svg.text_width(label))
     edge = baseline + 3 if baseline < py else baseline - 10

@@ -42,7 +42,7 @@ _LEGEND_ENTRIES = 24
 
 
 def clean(text: str) -> str:
-    """Replace what XML cannot hold; line breaks and tabs become spaces."""
+    """Replace characters that are invalid in XML; line breaks and tabs become spaces."""
     return _NOT_XML.sub("\ufffd", text).replace("\n", " ").replace("\r", " ").replace("\t", " ")
 
 
@@ -86,7 +86,7 @@ def text(
 
 
 def hover(content: str) -> str:
-    """Return a ``<title>`` child: what browsers show when the pointer rests on the element."""
+    """Return a ``<title>`` child: the tooltip of browsers."""
     return element("title", escape(clean(content)))
 
 
@@ -120,7 +120,7 @@ def fit(content: str, width: float, size: float = _FONT_SIZE) -> str:
 
 
 def colour_class(index: int) -> str:
-    """Return the CSS class of the ``index``-th colour; after eight they return, hatched by opacity."""
+    """Return the CSS class of the ``index``-th colour; after eight they repeat with lower opacity."""
     faded = " lpo-faded" if (index // PALETTE_SIZE) % 2 else ""
     return f"lpo-fill-{index % PALETTE_SIZE + 1}{faded}"
 
@@ -186,7 +186,7 @@ def chart_width() -> float:
 
 
 def draw_narrow(draw: Callable[[], Drawn]) -> Drawn:
-    """Draw one or several charts for a phone."""
+    """Draw one or several charts for narrow screens."""
     token = _WIDTH.set(_NARROW_WIDTH)
     try:
         return draw()
@@ -204,7 +204,7 @@ def document(
     kind: str,
     focusable: bool = False,
 ) -> str:
-    """Wrap markup in a whole SVG that a screen reader can announce.
+    """Wrap markup in a complete SVG with a description for screen readers.
 
     ``focusable``: marks inside can be reached by keyboard, so the root is a group and not one image.
     """
@@ -231,7 +231,7 @@ def document(
 
 
 def heading(title: str) -> str:
-    """Return the title of a chart, smaller and then shortened to fit; bold letters are wider than the estimate."""
+    """Return the title of a chart, reduced and then shortened to fit; bold text is wider than the estimate."""
     room = chart_width() - 32
     if text_width(title, 15.5) <= room:
         return text(16, 24, clean(title), role="head")
@@ -247,7 +247,7 @@ def axis_label(middle: float, y: float, content: str, role: str = "text") -> str
 
 
 def no_data(title: str, reason: str, *, kind: str) -> str:
-    """Return a chart that says why it is empty."""
+    """Return a chart with the reason why it is empty."""
     width = chart_width()
     body = [
         heading(title),
@@ -299,16 +299,16 @@ _DRAWABLE = 1e100
 
 
 def usable(value: float | None) -> bool:
-    """Say whether a value can be drawn on a linear scale."""
+    """Return whether a value can be drawn on a linear scale."""
     return value is not None and math.isfinite(value) and abs(value) <= _DRAWABLE
 
 
 def positive(value: float | None) -> bool:
-    """Say whether a value can be drawn on a logarithmic scale."""
+    """Return whether a value can be drawn on a logarithmic scale."""
     return value is not None and 1 / _DRAWABLE <= value <= _DRAWABLE
 
 
-# Which colour means what, in every chart of every page.
+# Meaning of colours in all charts.
 
 
 BUDGET_COLOURS = {
@@ -350,6 +350,6 @@ PHASE_COLOURS = {"preprocess": 6, "vision": 2, "encode": 3, "prefill": 0, "mixed
 
 
 def component_colours(names: Iterable[str]) -> dict[str, int]:
-    """Give components colours that no phase has; after those are used up, the pale ones."""
+    """Assign components colours that are not used for phases; then the pale ones."""
     free = [index for index in range(2 * PALETTE_SIZE) if index not in PHASE_COLOURS.values()]
     return {name: free[place % len(free)] for place, name in enumerate(names)}

@@ -17,7 +17,7 @@ _MERGE_BELOW_PX = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that ran from ``start_s`` to ``end_s``."""
+    """An event from ``start_s`` to ``end_s``."""
 
     name: str
     start_s: float
@@ -136,7 +136,7 @@ def _draw(mark: _Mark, top: float, height: float, x: Scale, groups: Mapping[str,
 
 
 def _merged(events: Sequence[Event], narrow_s: float) -> list[_Mark]:
-    """Turn events into marks, in order of start; what is too narrow to see apart becomes one."""
+    """Turn events into marks, in order of start; events too narrow to distinguish are merged."""
     marks: list[_Mark] = []
     pending: list[Event] = []
 

@@ -1,4 +1,4 @@
-"""From one total to another, step by step: what each cause adds or saves."""
+"""Waterfall chart: steps from one total to another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LESS = axes.Kind("saves", "square", 4)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One cause and what it adds; below zero it saves."""
+    """One cause and its added time; negative if it saves."""
 
     label: str
     change: float
@@ -107,7 +107,7 @@ def _drawn(
 
 
 def _grid(x: Scale, bottom: float, formatter: Formatter) -> list[str]:
-    """Draw lines at round values, zero stronger than the others; labels that would touch are left out."""
+    """Draw lines at round values, zero stronger than the others; labels that would overlap are left out."""
     parts, end = [], -1e9
     for value in x.ticks(6):
         at, label = x(value), tidy(formatter(value))

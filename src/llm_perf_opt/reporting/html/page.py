@@ -1,4 +1,4 @@
-"""Documents as HTML: one file that opens offline, requests nothing, and reads on paper, desk and phone."""
+"""Documents as HTML: one self-contained file without network requests, for print, desktop and mobile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JSON_MARKS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u202
 
 
 def write_html(document: Document) -> str:
-    """Return the page; scripts other than ours are refused by the page itself."""
+    """Return the page; its content security policy blocks other scripts."""
     sections = [
         Section(section.anchor, section.title, blocks, section.short or section.title)
         for section in document.sections
@@ -63,7 +63,7 @@ def _charts(blocks: Sequence[Block]) -> Iterator[Chart]:
 
 
 def safe_json(value: object) -> str:
-    """Return JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end its script element."""
     text = json.dumps(_visible_texts(value), ensure_ascii=False, separators=(",", ":"))
     return "".join(_JSON_MARKS.get(character, character) for character in text)
 
@@ -82,7 +82,7 @@ def _printable(value: object) -> object:
 
 
 def inline(value: str) -> Markup:
-    """Show what stands between backticks as code; everything is escaped piece by piece."""
+    """Show text between backticks as code; everything is escaped piece by piece."""
     pieces = visible(value).split("`")
     if len(pieces) % 2 == 0:
         return escape(visible(value))
@@ -103,7 +103,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["inline"] = inline
-    environment.filters["drawn"] = Markup  # charts escape every text they draw, so their markup is ours
+    environment.filters["drawn"] = Markup  # charts escape all text, so their markup is trusted
     environment.filters["target"] = quote
     environment.filters["shown"] = functools.partial(blocks_for, "html")
     return environment

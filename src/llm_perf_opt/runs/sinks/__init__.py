@@ -1,4 +1,4 @@
-"""What a sink is: something outside that finished runs are also sent to. Files stay the truth."""
+"""Sinks: external systems that finished runs are also sent to. The files remain authoritative."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Sink(ABC):
     """The name of its entry point, and in ``run.sinks``."""
 
     def check(self) -> str | None:
-        """Say, before anything runs, what is missing to write at all and how to fix it; ``None``: nothing."""
+        """Return, before anything runs, what prevents writing and how to fix it; ``None``: nothing."""
         return None
 
     @abstractmethod
     def write(self, summary: Summary, run_dir: Path) -> None:
         """Send one finished run; neither the summary nor a file of the run may be changed.
 
-        It may raise what it likes: the run keeps its result and notes the failure.
+        It may raise any exception: the run keeps its result and records the failure.
         """
 
 
@@ -46,7 +46,7 @@ KEY = "run.sinks"
 
 
 def load_sink(name: str) -> Sink:
-    """Return a sink by the name of its entry point; :class:`ConfigError` says why there is none."""
+    """Return a sink by the name of its entry point; :class:`ConfigError` has the reason if there is none."""
     known = {point.name: point for point in entry_points(group=SINK_GROUP)}
     if name not in known:
         near = nearest_key(name, known)
@@ -74,7 +74,7 @@ def load_sink(name: str) -> Sink:
 
 
 def check_sinks(names: Sequence[str]) -> None:
-    """Refuse, before any work, a sink that is not there or cannot write."""
+    """Reject, before any work, a sink that does not exist or cannot write."""
     for name in names:
         problem = load_sink(name).check()
         if problem is not None:
@@ -84,13 +84,13 @@ def check_sinks(names: Sequence[str]) -> None:
 
 
 def send_to_sinks(names: Sequence[str], summary: Summary, run_dir: Path) -> list[str]:
-    """Send a run to every sink; return a note for each that failed. None of them costs the run its result."""
+    """Send a run to every sink; return a note for each that failed. A failure does not affect the run's result."""
     notes = []
     for name in names:
         try:
             load_sink(name).write(summary, run_dir)
         except Exception as error:
-            # The isolation boundary: whatever a tracker's library raises, the run is done and its files are there.
+            # The isolation boundary: whatever a tracker's library raises, the run is complete and its files exist.
             LOGGER.debug("sink %s failed", name, exc_info=True)
             notes.append(mask_text(f"The run was not sent to {name}: {type(error).__name__}: {error}"))
             LOGGER.warning("%s", notes[-1])

@@ -1,7 +1,7 @@
 """MLflow: parameters, metrics, tags and the reports of a run, in a SQLite store unless a server is named.
 
-Its own variables say where: ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME``. Without the former, ``mlflow.db`` in
-the directory that the run lies in (MLflow's file store refuses new runs).
+Configured by MLflow's own variables ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME``. Without the former, ``mlflow.db`` in
+the parent directory of the run (MLflow's file store rejects new runs).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class MlflowSink(Sink):
         found = client.get_experiment_by_name(name)  # type: ignore[attr-defined]
         if found is not None:
             return str(found.experiment_id)
-        # Beside the data base: MLflow's default is relative to whichever directory a later run starts in.
+        # Beside the data base: MLflow's default is relative to the current directory of a later run.
         place = (run_dir.absolute().parent / "mlartifacts").as_uri() if uri.startswith("sqlite:") else None
         return str(client.create_experiment(name, artifact_location=place))  # type: ignore[attr-defined]
 

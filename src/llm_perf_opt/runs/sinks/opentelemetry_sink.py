@@ -1,6 +1,6 @@
 """OpenTelemetry: the metrics of a run as gauges, sent once over OTLP (HTTP) to a collector.
 
-Its own variables say where and how: ``OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_ENDPOINT``, and
+Configured by OpenTelemetry's own variables: ``OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_ENDPOINT``, and
 ``OTEL_EXPORTER_OTLP_HEADERS`` and the like.
 """
 
@@ -37,7 +37,7 @@ class OpenTelemetrySink(Sink):
         return None
 
     def write(self, summary: Summary, run_dir: Path) -> None:
-        """Record every metric once and send it; a collector that does not take it is an error."""
+        """Record every metric once and send it; a rejection by the collector is an error."""
         export = import_optional("opentelemetry.sdk.metrics.export")
         otlp = import_optional("opentelemetry.exporter.otlp.proto.http.metric_exporter")
         exporter = otlp.OTLPMetricExporter(timeout=_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Command lines of Nsight Compute. Pure: nothing is run, no file is looked at."""
+"""Command lines of Nsight Compute. Pure: nothing is run, no file is read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PREFIXES = ("regex:", "group:", "breakdown:", "pmsampling:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcuOptions:
-    """What one profiling run collects, of which kernels."""
+    """Metrics and kernels of one profiling run."""
 
     executable: str = "ncu"
     nvtx_include: str | Sequence[str] = ()
@@ -86,7 +86,7 @@ class NcuOptions:
         """Return the argument list of one profiling run over ``work_argv``.
 
         ``out_base``: the report without suffix. ``csv_log``: also print the raw page, in base units, to this file.
-        ``log_file``: the tool's messages, apart from the program's output (not together with ``csv_log``).
+        ``log_file``: the tool's messages, separate from the program's output (not together with ``csv_log``).
         """
         argv = [self.executable, "--target-processes", self.target_processes]
         if self.use_nvtx:
@@ -127,7 +127,7 @@ def build_ncu_cmd(
     target_processes: str | None = "all",
     **options: Any,
 ) -> list[str]:
-    """Return :meth:`NcuOptions.argv` of plain keywords; ``options``: other fields of :class:`NcuOptions`."""
+    """Return :meth:`NcuOptions.argv` from plain keywords; ``options``: other fields of :class:`NcuOptions`."""
     chosen = NcuOptions(
         nvtx_include=nvtx_expr or (),
         use_nvtx=use_nvtx,
@@ -163,7 +163,7 @@ def metric_list(metrics: str | Sequence[str] | None) -> list[str]:
 
 
 def nvtx_includes(expressions: str | Sequence[str] | None) -> list[str]:
-    """Return ncu's own filter expressions for what a user wrote; several are alternatives."""
+    """Convert the user's range filters to ncu filter expressions; several are alternatives."""
     if expressions is None:
         return []
     listed = re.split(r"(?<!\\),", expressions) if isinstance(expressions, str) else list(expressions)
@@ -172,9 +172,9 @@ def nvtx_includes(expressions: str | Sequence[str] | None) -> list[str]:
 
 
 def nvtx_include(expression: str) -> str:
-    """Translate one range filter to what ncu means.
+    """Translate one range filter to ncu syntax.
 
-    ncu takes ``decode*`` and ``decode`` without a word and then profiles nothing: a push/pop range needs a
+    ncu takes ``decode*`` and ``decode`` silently and then profiles nothing: a push/pop range needs a
     slash, a pattern needs ``regex:``, and the domain comes first (nsys writes it last).
     ``decode`` → ``decode/``, ``decode*`` → ``regex:decode.*/``, ``decode@LLM`` → ``LLM@decode/``. What already
     is ncu's own syntax (has a slash or a bracket) stays, and so does anything after ``raw:``.
@@ -194,12 +194,12 @@ def nvtx_include(expression: str) -> str:
     return f"{domain}@{name}/" if domain and domain != "*" else f"{name}/"
 
 
-# --- what this version knows -----------------------------------------------------------------------------
+# --- what this version supports -----------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Accepted:
-    """Names that can be passed on, and what happened to the others."""
+    """Accepted names, and notes on the others."""
 
     names: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -212,9 +212,9 @@ def accept_metrics(
     known: Collection[str] | None,
     of_other_chips: Callable[[], Collection[str]] = frozenset,
 ) -> Accepted:
-    """Replace nvprof's names by what they meant, drop what this ncu does not know, and what only other chips have.
+    """Replace nvprof's names by their equivalents; drop metrics unknown to this ncu, and those of other chips.
 
-    ``known``: base names of ``--query-metrics``; ``None`` when they could not be asked for. ``of_other_chips``: those of all
+    ``known``: base names of ``--query-metrics``; ``None`` if they could not be queried. ``of_other_chips``: those of all
     chips, asked for where something is missing. A preset for any GPU names the counters of each, so that one chip lacks
     another's is a note; a name that no chip has is a mistake.
     """
@@ -252,7 +252,7 @@ def _is_known(name: str, known: Collection[str]) -> bool:
 
 
 def accept_sections(sections: Iterable[str], known: Collection[str]) -> Accepted:
-    """Drop sections this ncu does not have; ncu itself would refuse to start."""
+    """Drop sections this ncu does not have; ncu itself would not start."""
     result = Accepted()
     dropped = []
     for section in sections:
@@ -269,7 +269,7 @@ def accept_sections(sections: Iterable[str], known: Collection[str]) -> Accepted
 def accept_set(name: str | None, known: Collection[str]) -> str | None:
     """Return the set to pass; ``None``: ncu's default, which is called ``default`` or ``basic`` by version.
 
-    A set it does not know makes ncu collect nothing, without an error, so it is refused here.
+    A set it does not know makes ncu collect nothing, without an error, so it is rejected here.
     """
     if not name or name in {"default", "basic"}:
         return None
@@ -298,7 +298,7 @@ _METRICS_PER_PASS = 4
 
 
 def estimated_passes(set_name: str | None, sections: Sequence[str], metrics: Sequence[str]) -> int:
-    """Return about how often each profiled launch is replayed."""
+    """Return the estimated number of replays of each profiled launch."""
     passes = _SET_PASSES.get(set_name, 20) if set_name else 0
     passes += sum(SECTION_PASSES.get(section, 4) for section in sections)
     if not set_name and not sections and not metrics:

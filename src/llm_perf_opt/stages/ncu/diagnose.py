@@ -1,4 +1,4 @@
-"""What became of a run of Nsight Compute, judged by files and text: its exit code says little."""
+"""Outcome of an Nsight Compute run, determined from files and messages: its exit code is not reliable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PASSES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NcuFault:
-    """Why a capture is not what was asked for."""
+    """Why a capture is incomplete."""
 
     kind: str
     status: Literal["failed", "skipped", "degraded"]
@@ -30,7 +30,7 @@ class NcuFault:
 
 @dataclass(frozen=True, slots=True)
 class NcuEvidence:
-    """Everything a run left behind."""
+    """Files and messages of a run."""
 
     text: str
     """Messages of the tool (log file, standard output and error)."""
@@ -71,7 +71,7 @@ def diagnose(evidence: NcuEvidence) -> NcuFault | None:
         return known
     if evidence.report_written and evidence.kernels != 0:
         return _program_fault(evidence)
-    # A program that failed early launches no kernel either: that it failed is the news.
+    # A program that failed early launches no kernel either: report the failure.
     if not evidence.report_written and (fault := _program_fault(evidence)):
         return fault
     if NO_KERNELS in text or evidence.kernels == 0:
@@ -171,7 +171,7 @@ def _known_error(text: str) -> NcuFault | None:
 
 
 def _program_fault(evidence: NcuEvidence) -> NcuFault | None:
-    """Counters of a program that did not come to its end are kept, and the stage has failed all the same."""
+    """Return the fault of a program that did not finish: its counters are kept, but the stage has failed."""
     if evidence.ended == "signal":
         number = -(evidence.returncode or 0)
         return NcuFault(

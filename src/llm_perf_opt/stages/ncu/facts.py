@@ -21,7 +21,7 @@ def ncu_facts(path: Path) -> Facts:
 
 
 def run_configurations(captures: Iterable[Capture]) -> list[LaunchConfiguration]:
-    """Return grids and blocks of the kernels of nsys exports, to weigh counters with; empty where none tells.
+    """Return grids and blocks of the kernels of nsys exports, to weight counters; empty if unknown.
 
     Read here and not with the timeline: only counters need them, and reading them costs half as much again.
     """

@@ -1,4 +1,4 @@
-"""From configuration, tool and nsys tables to one decided profiling run: what is collected, of what, at what cost."""
+"""From configuration, tool and nsys tables to a planned profiling run: metrics, kernels and cost."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.stages.ncu.config import NcuConfig
 
 
-# What the nsys stage saw of every phase: the tables from which the kernels to profile are chosen.
+# Results of the nsys stage by phase: the tables from which the kernels to profile are chosen.
 
 
 AUTO = "auto"
@@ -52,7 +52,7 @@ Tables = Mapping[str, Sequence[KernelTime]]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What nsys saw."""
+    """Results of nsys."""
 
     tables: Tables = field(default_factory=dict)
     ranges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class PhaseGroup:
-    """What one profiling run looks at."""
+    """The scope of one profiling run."""
 
     phase: str
     """Empty: everything in one run."""
@@ -71,9 +71,9 @@ class PhaseGroup:
 
 
 def read_captured(folder: Path) -> Captured:
-    """Read the kernels that the nsys stage saw, by phase; empty when there are none.
+    """Read the kernels of the nsys stage by phase; empty if there are none.
 
-    The exports tell every kernel's phase; without them, there are the tables of ``nsys stats``, one per captured label.
+    The exports have every kernel's phase; without them, the fallback is the tables of ``nsys stats``, one per captured label.
     """
     found = _of_exports(folder)
     if found.tables:
@@ -94,7 +94,7 @@ def _read_table(path: Path, label: str) -> dict[str, list[KernelTime]]:
 
 
 def _of_exports(folder: Path) -> Captured:
-    """Return the kernels of each phase from the capture that has most of it; without phases, nothing."""
+    """Return the kernels of each phase from the capture with the most time in it; empty without phases."""
     exports = sorted(folder.glob("run*.sqlite")) if folder.is_dir() else []
     best: dict[str, Sequence[KernelTime]] = {}
     ranges: dict[str, tuple[str, ...]] = {}
@@ -102,7 +102,7 @@ def _of_exports(folder: Path) -> Captured:
         try:
             own = _of_export(path)
         except InputError:
-            continue  # the nsys stage has said what is wrong with it; the tables of nsys stats may still be there
+            continue  # the nsys stage has reported the problem; the tables of nsys stats may still exist
         for phase, kernels in own.tables.items():
             if _total(kernels) > _total(best.get(phase, ())):
                 best[phase], ranges[phase] = kernels, own.ranges[phase]
@@ -143,7 +143,7 @@ def range_filters(names: Sequence[str]) -> tuple[str, ...]:
 def _range_filter(name: str) -> str:
     if re.fullmatch(r"[A-Za-z_]+", name):
         return f"{name}/"
-    # Marks mean something to ncu, each its own way and not all of them after a backslash: any character will do.
+    # Special characters have various meanings in ncu and cannot all be escaped: match any character instead.
     return f"regex:{re.sub(r'[^A-Za-z0-9_ ]', '.', re.sub('[0-9]+', '0', name)).replace('0', '[0-9]+')}/"
 
 
@@ -158,7 +158,7 @@ def _place(phase: str) -> int:
 def phase_groups(
     include: str | Sequence[str] | None, captured: Captured, *, per_phase: bool
 ) -> list[PhaseGroup]:
-    """Decide which runs there are: one for each phase that is asked for and was captured, else one for all.
+    """Return the runs: one for each requested and captured phase, else one for all.
 
     A run of its own per phase, because ncu counts launches over the whole program: the first phase would use up those
     of a kernel that runs in a later one too.
@@ -219,7 +219,7 @@ _SET_SECTIONS = {
 
 @dataclass(slots=True)
 class NcuPlan:
-    """One decided run."""
+    """One planned run."""
 
     nvtx_include: tuple[str, ...]
     kernel_regex: str | None
@@ -240,7 +240,7 @@ class NcuPlan:
 
 
 def config_errors(config: NcuConfig) -> list[ConfigError]:
-    """Return what cannot be meant, each naming its key."""
+    """Return invalid values, each naming its key."""
     cli, errors = config.ncu_cli, []
     for key, value, allowed in (
         ("target_processes", cli.target_processes, TARGET_PROCESSES),
@@ -306,7 +306,7 @@ def make_plans(
     own_program: bool = False,
     limit_s: float | None = None,
 ) -> list[NcuPlan]:
-    """Decide the runs: one for each phase that is asked for and that nsys captured, else one for all.
+    """Plan the runs: one for each requested phase that nsys captured, else one for all.
 
     ``limit_s``: time limit of one run; a plan that cannot keep it has a note.
 
@@ -381,7 +381,7 @@ def _available_metrics(config: NcuConfig, capabilities: NcuCapabilities) -> froz
         return own
     chips = tuple(chip for chip in config.chips if chip in capabilities.chips)
     if config.chips and not chips:
-        return None  # a chip newer than this ncu: nothing can be said about its metrics
+        return None  # a chip newer than this ncu: its metrics are unknown
     return known_metrics(capabilities.executable, chips or capabilities.default_chips) or None
 
 
@@ -394,7 +394,7 @@ def _targets(config: NcuConfig, tables: Tables, top_n: int) -> list[Target]:
 def _export_sections(
     set_name: str | None, sections: Sequence[str], capabilities: NcuCapabilities
 ) -> tuple[str, ...]:
-    """Return the sections that get a file of their own: those asked for, and what sets add for the roofline."""
+    """Return the sections that get a file of their own: those configured, and those of sets for the roofline."""
     added = _SET_SECTIONS.get(set_name or "", ()) if set_name or not sections else ()
     return tuple(dict.fromkeys([*sections, *(name for name in added if name in capabilities.sections)]))
 
@@ -402,7 +402,7 @@ def _export_sections(
 def _launch_limits(
     config: NcuConfig, capabilities: NcuCapabilities, targets: int, regex: str | None
 ) -> tuple[str | None, int | None]:
-    """Keep one run affordable: a workload launches its kernels thousands of times."""
+    """Limit the launches of a run: a workload launches its kernels thousands of times."""
     cli = config.ncu_cli
     if cli.filter_mode or cli.launch_count is not None:
         return cli.filter_mode, cli.launch_count

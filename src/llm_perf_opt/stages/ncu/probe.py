@@ -1,4 +1,4 @@
-"""What an installed Nsight Compute is and can do: version, sections, sets, metrics, filter modes."""
+"""Capabilities of the installed Nsight Compute: version, sections, sets, metrics, filter modes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OLDER_CHIPS = {"gk", "gm", "gp"}
 
 @dataclass(frozen=True, slots=True)
 class NcuCapabilities:
-    """What the installed ncu is and knows."""
+    """Capabilities of the installed ncu."""
 
     executable: str
     version: tuple[int, ...]
@@ -35,7 +35,7 @@ class NcuCapabilities:
 
     @property
     def default_chips(self) -> tuple[str, ...]:
-        """One chip of each architecture this ncu knows; those of later generations by the newest of their name."""
+        """One chip of each architecture supported by this ncu; for later generations the newest name."""
         wanted = (
             "gv100",
             "tu102",
@@ -59,17 +59,17 @@ class NcuCapabilities:
 
 
 def ncu_version(executable: Path | str) -> str:
-    """Return the version the tool states, or say why it is not usable; remembered per file and date."""
+    """Return the version the tool states, or the reason why it is not usable; cached per file and date."""
     return _version(str(executable), modified_ns(executable, "ncu"))
 
 
 def probe_ncu(executable: Path | str) -> NcuCapabilities:
-    """Ask the installed tool for all it knows; remembered per file and date."""
+    """Query the capabilities of the installed tool; cached per file and date."""
     return _probe(str(executable), modified_ns(executable, "ncu"))
 
 
 def assumed_ncu(executable: str | None = None) -> NcuCapabilities:
-    """Return what an ncu that is not here is taken for: a recent one, whose sections and metrics are not known."""
+    """Return the assumed capabilities of a missing ncu: a recent version with unknown sections and metrics."""
     everything = frozenset[str]()
     return NcuCapabilities(
         executable=executable or "ncu",
@@ -117,7 +117,7 @@ def device_metrics(executable: Path | str) -> frozenset[str]:
 
 
 def known_metrics(executable: Path | str, chips: tuple[str, ...]) -> frozenset[str]:
-    """Return the base names of all metrics of these chips; empty when ncu could not say. Needs no GPU."""
+    """Return the base names of all metrics of these chips; empty if ncu cannot list them. Needs no GPU."""
     if not chips:
         return frozenset()
     return _metrics(str(executable), chips)

@@ -1,4 +1,4 @@
-"""Several profiling runs as one result: profile, rerun, export each; sum up what is there and what is not."""
+"""Several profiling runs as one result: profile, rerun, export each; summarise results and gaps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from llm_perf_opt.stages.workload import replay_lines
 
 
 class ProfileSet:
-    """The profiling runs of one stage run: gathers artifacts, exit codes and faults."""
+    """The profiling runs of one stage run: collects artifacts, exit codes and faults."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ProfileSet:
             self._fix.append("raise pipeline.ncu.ncu_cli.launch_count, or widen the NVTX range")
 
     def result(self) -> StageResult:
-        """Sum up: failed when every run failed; what one phase lacks degrades the others."""
+        """Return the overall result: failed if every run failed, degraded if a phase is incomplete."""
         faults = [f"{phase}: {fault.message}" if phase else fault.message for phase, fault in self._faults]
         self._remarks[:0] = faults
         self._fix[:0] = [fault.fix for _, fault in self._faults]
@@ -147,7 +147,7 @@ class ProfileSet:
 
 
 def remove_earlier(folder: Path, *, force: bool) -> None:
-    """Remove what an earlier run left, of other phases too: an old report must not pass for a new one."""
+    """Remove files of an earlier run, including other phases: an old report must not be taken for a new one."""
     names = (REPORT, "cmd-rerun.txt", "raw.csv", "details.csv", "section_*.csv")
     earlier = [path for name in names for path in folder.rglob(name)]
     reports = [path for path in earlier if path.name == REPORT]
@@ -162,7 +162,7 @@ def remove_earlier(folder: Path, *, force: bool) -> None:
 
 
 def plan_folder(root: Path, plan: NcuPlan) -> Path:
-    """Return where the files of one run are: in the stage's folder, or in that of its phase."""
+    """Return the folder of one run: that of the stage, or that of its phase."""
     return root / re.sub(r"[^A-Za-z0-9_-]+", "_", plan.phase) if plan.phase else root
 
 
@@ -178,7 +178,7 @@ def targets_table(targets: list[Target]) -> str:
 
 
 def _follow_lines(task: Task) -> Callable[[str], None]:
-    """Count the launches that ncu profiles; the output of the program is in the log."""
+    """Show progress by counting profiled launches; program output goes to the log."""
     launches = 0
 
     def show(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Run Nsight Compute once over a workload, and print its report as CSV; judged by files and text."""
+"""Run Nsight Compute once over a workload, and print its report as CSV; the outcome is determined from files and messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRANSIENT = "Failed to connect to process"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcuRequest(NcuOptions):
-    """One profiling run: what to collect, of which kernels, over which program."""
+    """One profiling run: metrics, kernels and program."""
 
     folder: Path
     """Absolute; gets ``run.ncu-rep``."""
@@ -43,17 +43,17 @@ class NcuRequest(NcuOptions):
 
     @property
     def log_file(self) -> Path:
-        """Where the tool's own messages go, apart from the program's output."""
+        """File for the tool's own messages, separate from the program's output."""
         return self.folder / "logs" / f"{self.name}.log"
 
     def without_filter(self) -> NcuRequest:
-        """Return the same run for whatever kernels there are."""
+        """Return the same run without kernel filter."""
         return replace(self, kernel_regex=None, kernel_name_base=None, name=f"{self.name}-rerun")
 
 
 @dataclass(frozen=True, slots=True)
 class NcuRunResult:
-    """What became of a run."""
+    """Outcome of a run."""
 
     process: ProcessResult
     report: Path | None
@@ -117,7 +117,7 @@ def _run_once(
 
 
 def _text_of(request: NcuRequest, process: ProcessResult) -> str:
-    """Return what the tool said: its log, and the lines of both streams that are its own."""
+    """Return the tool's messages: its log, and its own lines in both streams."""
     log = ""
     if request.log_file.is_file():
         log = request.log_file.read_text(encoding="utf-8", errors="replace")
@@ -160,7 +160,7 @@ def page_commands(
 def export_pages(
     capabilities: NcuCapabilities, report: Path, sections: Sequence[str], *, folder: Path, log_dir: Path
 ) -> tuple[list[Path], dict[str, int | None], list[str]]:
-    """Write the pages next to the report; return files, exit codes and what went wrong."""
+    """Write the pages next to the report; return files, exit codes and problems."""
     files: list[Path] = []
     codes: dict[str, int | None] = {}
     problems: list[str] = []

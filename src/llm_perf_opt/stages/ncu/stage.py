@@ -1,10 +1,10 @@
-"""Stage ``ncu``: hardware counters of the kernels that matter, with Nsight Compute.
+"""Stage ``ncu``: hardware counters of the most important kernels, with Nsight Compute.
 
 One run over the workload profiles the target kernels of a phase (the top of it in the nsys stage; without that, one run
 and no kernel filter). It writes ``ncu/run.ncu-rep``, its pages as CSV (``raw.csv``, ``details.csv``,
 ``section_<name>.csv``), ``ncu/targets.csv``, ``ncu/cmd.txt`` (and ``cmd-rerun.txt`` when nothing matched the filter), and
 the logs; with several phases, ``ncu/<phase>/`` has the files of each, and ``ncu/cmd.txt`` all commands.
-Reading the counters is not done here.
+Counters are read elsewhere.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NcuStage(Stage):
     for_own_program: ClassVar[bool] = True
 
     def check(self, context: StageContext) -> list[Problem]:
-        """Look for what would go wrong: configuration, the tool, the GPU, permissions."""
+        """Check configuration, tool, GPU and permissions."""
         from llm_perf_opt.workloads.memory_estimate import memory_problems
 
         config = context.stage_config(self.name, NcuConfig)
@@ -81,7 +81,7 @@ class NcuStage(Stage):
         return problems
 
     def plan(self, context: StageContext) -> list[str]:
-        """Show the commands and files, on a machine that cannot run them too; what is profiled depends on nsys."""
+        """Show the commands and files, also on a machine that cannot run them; the kernels depend on nsys."""
         config = context.stage_config(self.name, NcuConfig)
         context = _with_gpu(context)
         executable = checks.find_tool("ncu", config.executable)
@@ -141,7 +141,7 @@ class NcuStage(Stage):
         if not own:
             return Facts(stage=self.name)
         if strange := sorted(path.name for path in {*captures} - {*own} if path.is_file()):
-            # The folder is read as a whole: what is not of this run cannot be distinguished inside it.
+            # The folder is read as a whole: files of other runs cannot be distinguished inside it.
             words = f"Counters are not read: {', '.join(strange)} in {self.name}/ is not of this run; move it away."
             return Facts(stage=self.name, notes=[words])
         return collect(self.name, [Part("ncu capture", functools.partial(ncu_facts, folder))])
@@ -164,7 +164,7 @@ def _limit_s(context: StageContext, config: NcuConfig) -> float | None:
 
 
 def _waits_for_nsys(context: StageContext) -> bool:
-    """Whether nsys has still to run, so that a plan cannot name the kernels."""
+    """Whether nsys has yet to run, so that a plan cannot name the kernels."""
     nsys = context.config.pipeline.get("nsys")
     return nsys is not None and nsys.enable and not read_captured(context.artifacts.root / "nsys").tables
 

@@ -1,4 +1,4 @@
-"""Which kernels Nsight Compute should look at, and the one filter that finds them all in one run."""
+"""Selection of kernels for Nsight Compute, and the filter that matches them all in one run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def select_targets(
 ) -> list[Target]:
     """Return the kernels that take the most time, the most important first.
 
-    ``tables``: phase → its kernels. ``per_phase``: the top of every phase, else of all together.
+    ``tables``: phase → its kernels. ``per_phase``: the top of every phase, else of all phases combined.
     ``until_share``: stop once this share of the time is covered (``top_n`` still limits).
     """
     groups = tables if per_phase else {"": _merge_tables(tables.values())}
@@ -111,9 +111,9 @@ def _merge_tables(tables: Iterable[Sequence[KernelTime]]) -> list[KernelTime]:
 def kernel_filter(
     targets: Sequence[str], others: Sequence[str], *, name_base: str = "demangled"
 ) -> str | None:
-    """Return one regular expression that finds all targets; ``None`` without targets.
+    """Return one regular expression that matches all targets; ``None`` without targets.
 
-    ``name_base=demangled``: the function and as few words of its template arguments as tell it from every other
+    ``name_base=demangled``: the function and the fewest words of its template arguments that distinguish it from every other
     kernel of the run. ncu drops namespaces and casts from names, so whole names would not match.
     ``function``: bare function names, which also catch their other instances.
     """
@@ -139,13 +139,13 @@ def _pattern(name: str, others: Sequence[str]) -> str:
     )
     if not words:
         return f"{_EDGE_BEFORE}{re.escape(function)}{_EDGE_AFTER}"
-    # A word may follow the bracket, or the mark that ended the word before, at once.
+    # A word may directly follow the bracket, or the mark that ended the previous word.
     inner = "".join(f"(.*[^A-Za-z0-9_])?{re.escape(word)}{_EDGE_AFTER}" for word in words)
     return f"{_EDGE_BEFORE}{re.escape(function)}<{inner}"
 
 
 def _distinguishing(name: str, rivals: Sequence[str]) -> list[str]:
-    """Choose words of ``name`` that, in this order, no rival has; fewer if that cannot be reached."""
+    """Choose words of ``name`` that, in this order, no other kernel has; fewer if that is not possible."""
     function = function_name(name)
     words = normalised(name)
     words = words[words.index(function) + 1 :] if function in words else words
@@ -184,7 +184,7 @@ def _is_subsequence(wanted: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def missing_targets(targets: Sequence[str], profiled: Iterable[str]) -> list[str]:
-    """Return the targets of which no launch was profiled."""
+    """Return the targets without a profiled launch."""
     seen = {normalised(name) for name in profiled}
     bare = {words[0] for words in seen if len(words) == 1}
     return [name for name in targets if normalised(name) not in seen and function_name(name) not in bare]

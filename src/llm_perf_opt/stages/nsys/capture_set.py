@@ -1,4 +1,4 @@
-"""Several captures as one result: capture, export, summarise each; sum up what is there and what is not."""
+"""Several captures as one result: capture, export, summarise each; summarise results and gaps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from llm_perf_opt.stages.nsys.probe import SUMMARIES, NsysCapabilities
 from llm_perf_opt.stages.nsys.run import SUMMARY, Captured, CaptureRequest, capture, sqlite_of
 from llm_perf_opt.stages.workload import CAPTURED_ENVIRONMENT, replay_lines
 
-# Export a capture to SQLite and let nsys summarise it; judged by the files it writes.
+# Export a capture to SQLite and summarise it with nsys; the outcome is determined from the files.
 
 
 LOGGER = logging.getLogger("llm_perf_opt.nsys")
@@ -39,7 +39,7 @@ def export_sqlite(
 ) -> tuple[Path | None, ProcessResult]:
     """Export a report next to itself; ``None`` when nsys did not write a readable database.
 
-    Once more when it ended by itself without one: as with captures, it happens on busy machines.
+    Repeated once if it exited without one, which happens on busy machines.
     """
     target = sqlite_of(report)
     for last in (False, True):
@@ -65,7 +65,7 @@ def export_sqlite(
 def write_summaries(
     capabilities: NsysCapabilities, database: Path, *, base: str, log_dir: Path
 ) -> tuple[dict[str, Path], ProcessResult]:
-    """Write what ``nsys stats`` has to say as ``<base>_<report>.csv``; return summary → file of those with data.
+    """Write the reports of ``nsys stats`` as ``<base>_<report>.csv``; return summary → file of those with data.
 
     nsys exits with 0 whatever happens and leaves empty files for reports without data: those are removed.
     """
@@ -95,7 +95,7 @@ def write_summaries(
 
 
 def has_kernels(database: Path) -> bool:
-    """Tell whether an export holds GPU kernels."""
+    """Return whether an export has GPU kernels."""
     with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
         there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
         found = (
@@ -119,7 +119,7 @@ _CUT_SHORT = ("program-crashed", "tool-killed")
 
 
 class CaptureSet:
-    """The captures of one stage run: gathers artifacts, exit codes and faults."""
+    """The captures of one stage run: collects artifacts, exit codes and faults."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class CaptureSet:
             self._faults += [(name, fault)] if fault else []
 
     def result(self) -> StageResult:
-        """Sum up: failed when nothing can be read or something was cut short, degraded when something is missing."""
+        """Return the overall result: failed if nothing is readable or something was cut short, degraded if something is missing."""
         self._result.artifacts.insert(0, self._folder / "cmd.txt")
         if self._faults:
             failed = any(fault.status == "failed" for _, fault in self._faults)
@@ -179,7 +179,7 @@ class CaptureSet:
         return self._result
 
     def _fault_messages(self) -> list[str]:
-        """Each message once, with the captures it is about where there are several captures."""
+        """Return each message once, naming the captures if there are several."""
         by_message: dict[str, list[str]] = {}
         for name, fault in self._faults:
             by_message.setdefault(fault.message, []).append(name)
@@ -239,7 +239,7 @@ class CaptureSet:
             self._copy_summary(written["kernels"], base)
 
     def _copy_summary(self, kernels: Path, base: str) -> None:
-        """Give the kernel summary its predictable name; with several captures, the first one gets it."""
+        """Copy the kernel summary to its fixed name; of several captures, the first."""
         for target in dict.fromkeys((self._folder / f"{base}.csv", self._folder / SUMMARY)):
             if not target.exists():
                 with atomic_path(target) as temporary:
@@ -252,7 +252,7 @@ class CaptureSet:
 
 
 def _follow_lines(task: Task) -> Callable[[str], None]:
-    """Show what nsys is doing; the output of the program is in the log."""
+    """Show progress of nsys; program output goes to the log."""
 
     def show(line: str) -> None:
         for start, note in _STEPS.items():
@@ -262,11 +262,11 @@ def _follow_lines(task: Task) -> Callable[[str], None]:
     return show
 
 
-# A capture for each of several ranks: a session, a program and a file of its own.
+# A capture for each of several ranks: a separate session, program and file.
 
 
 def of_rank(request: CaptureRequest, rank: Rank | None) -> CaptureRequest:
-    """Return the capture of one rank: a file that names it, and a program that meets those of the other ranks."""
+    """Return the capture of one rank: a file named after it, and a program that joins those of the other ranks."""
     if rank is None:
         return request
     group = {GROUP_VARIABLE: f"nsys/{request.base.name}"}
@@ -279,17 +279,17 @@ def of_rank(request: CaptureRequest, rank: Rank | None) -> CaptureRequest:
 
 
 def range_end(config: NsysConfig, rank: Rank | None) -> str | None:
-    """Return what ends a capture; of several ranks none is ended while the others are in the middle of a step."""
+    """Return what ends a capture; with several ranks, none is ended while the others are in a step."""
     return config.capture_range_end or (None if rank is None else "stop")
 
 
 def must_see_each_other(rank: Rank | None, device: str) -> bool:
-    """Whether ranks may not have namespaces of their own: NCCL takes those of another one for another machine's."""
+    """Whether ranks must share a namespace: NCCL treats other namespaces as other machines."""
     return rank is not None and device.startswith("cuda")
 
 
 def rank_problems(config: NsysConfig, rank: Rank | None, device: str) -> list[Problem]:
-    """Look for settings that do not go with several ranks."""
+    """Return settings that are incompatible with several ranks."""
     if rank is None:
         return []
     problems = []

@@ -1,4 +1,4 @@
-"""Command lines of Nsight Systems. Pure: nothing is run, no file is looked at."""
+"""Command lines of Nsight Systems. Pure: nothing is run, no file is read."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class NsysOptions:
         command += ["-e", _environment_list({_REGISTER_ONLY: "0", **(env or {})})]
         command += [f"--session-new={self.session}"] if self.session else []
         command += [f"--force-overwrite={'true' if self.force_overwrite else 'false'}"]
-        # In a file name nsys replaces %p, %h, %q{…}; a doubled one stands for itself.
+        # In file names nsys replaces %p, %h, %q{…}; a doubled percent sign is literal.
         output = str(Path(out_base).absolute()).replace("%", "%%")
         if self.rank is not None:
             output = f"{output.removesuffix(str(self.rank))}%q{{RANK}}"
@@ -99,7 +99,7 @@ def build_nsys_cmd(
     env: Mapping[str, str] | None = None,
     **options: Any,
 ) -> list[str]:
-    """Return :meth:`NsysOptions.argv` of plain keywords; ``options``: other fields of :class:`NsysOptions`.
+    """Return :meth:`NsysOptions.argv` from plain keywords; ``options``: other fields of :class:`NsysOptions`.
 
     ``nvtx_capture``: ``None`` or ``"none"``: no gating by a range. ``capture`` defaults to ``nvtx`` with a range and to no
     gating without.
@@ -130,7 +130,7 @@ def build_export_cmd(report: Path, sqlite: Path, *, executable: str = "nsys") ->
 
 
 def build_import_cmd(importer: Path, stream: Path, report: Path) -> list[str]:
-    """Return the command that turns a raw stream into a report, as nsys itself calls it at the end of a capture."""
+    """Return the command that turns a raw stream into a report, as nsys does at the end of a capture."""
     return [str(importer), "--input-file", str(stream), "--output-file", str(report), "--force-overwrite"]
 
 
@@ -155,7 +155,7 @@ def build_shutdown_cmd(session: str, *, executable: str = "nsys") -> list[str]:
 def check_capture(
     capture_range: str, labels: Sequence[str], capture_range_end: str | None, *, gating: bool = True
 ) -> None:
-    """Raise :class:`ConfigError` for gating that nsys would refuse, or silently never open."""
+    """Raise :class:`ConfigError` for gating that nsys would reject, or that would silently never open."""
     if capture_range not in _CAPTURE_RANGES:
         raise ConfigError(
             f"pipeline.nsys.capture_range={capture_range} is not one of {', '.join(_CAPTURE_RANGES)}",
@@ -195,7 +195,7 @@ def graph_trace(
 
 
 def check_label(label: str) -> None:
-    """Refuse a label that nsys can never match: it compares names exactly and stays silent otherwise."""
+    """Reject a label that nsys can never match: it compares names exactly, without a warning."""
 
     def refuse(reason: str, hint: str) -> ConfigError:
         return ConfigError(
@@ -224,7 +224,7 @@ def check_label(label: str) -> None:
 
 
 def check_extra_args(extra_args: Sequence[str], known_flags: Collection[str] = ()) -> None:
-    """Refuse an extra option that has a key of its own (nsys takes each once), or that nsys does not have."""
+    """Reject an extra option that has its own key (nsys accepts each once), or that nsys does not have."""
     for word in extra_args:
         if not word.startswith("-"):
             continue
@@ -275,7 +275,7 @@ def _gating_flags(label: str | None, capture_range: str, capture_range_end: str 
 
 
 def _environment_list(env: Mapping[str, str]) -> str:
-    """Join variables the one way nsys takes them: a single option, split at commas, without any escape."""
+    """Join variables as nsys requires: a single option, split at commas, without escapes."""
     for name, value in env.items():
         if "," in value or "\n" in value:
             raise ConfigError(

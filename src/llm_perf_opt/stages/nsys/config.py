@@ -77,7 +77,7 @@ def trace_of(config: NsysConfig) -> str:
 
 
 def config_errors(config: NsysConfig) -> list[ConfigError]:
-    """Find values and combinations that cannot be meant; every message names the key."""
+    """Return invalid values and combinations; every message names the key."""
     errors = _type_errors(config)
     if errors:
         return errors
@@ -114,7 +114,7 @@ def config_errors(config: NsysConfig) -> list[ConfigError]:
 
 
 def _type_errors(config: NsysConfig) -> list[ConfigError]:
-    """Keys that take a word or a list of words, which the schema cannot say."""
+    """Check keys that take a string or a list of strings, which the schema cannot express."""
     errors = []
     for key in ("trace", "nvtx_capture"):
         value = getattr(config, key)

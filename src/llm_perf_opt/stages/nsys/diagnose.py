@@ -1,6 +1,6 @@
-"""What went wrong in a capture, and what to do about it. Pure: decided by files and text, not by exit codes.
+"""Diagnosis of failed captures, with fixes. Pure: based on files and messages, not on exit codes.
 
-Nsight Systems returns the exit code of the program it watched, and 0 when nothing was captured, when the report
+Nsight Systems returns the exit code of the profiled program, and 0 when nothing was captured, when the report
 could not be written and when every summary failed.
 """
 
@@ -32,7 +32,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a capture left behind."""
+    """Files and messages of a capture."""
 
     process: ProcessResult
     reports: Sequence[Path]
@@ -101,7 +101,7 @@ _MESSAGES: tuple[tuple[str, str, str, str, bool], ...] = (
         "agent",
         r"Connection to (?:the )?Agent lost.*|Local Endpoint is not available.*|Agent launcher failed.*|"
         r"Failed to get number of the device CPUs.*|Failed to probe the process.*|"
-        # 2022.4 says no more than this when its agent is gone before the program has begun.
+        # 2022.4 reports only this when its agent is gone before the program has started.
         r"^End of file\s*$|"
         r"\[boost::errinfo_api_function_\*\] = .*",
         "nsys lost its own helper process (killed, or not able to start)",
@@ -113,7 +113,7 @@ _MESSAGES: tuple[tuple[str, str, str, str, bool], ...] = (
 
 
 def diagnose(evidence: Evidence) -> Fault | None:
-    """Return the most telling fault, or ``None`` when the capture is what was asked for."""
+    """Return the most specific fault, or ``None`` if the capture is complete."""
     process = evidence.process
     if process.ended in ("timeout", "size"):
         return _limit_reached(evidence)
@@ -135,7 +135,7 @@ def diagnose(evidence: Evidence) -> Fault | None:
 
 
 def no_kernels(device: str, *, traced: bool) -> Fault | None:
-    """Return the fault of a trace without GPU kernels; ``traced``: CUDA was asked for."""
+    """Return the fault of a trace without GPU kernels; ``traced``: CUDA tracing was enabled."""
     if not traced:
         return None
     if device == "cpu":
@@ -173,7 +173,7 @@ def _limit_reached(evidence: Evidence) -> Fault:
 
 
 def _tool_killed(evidence: Evidence) -> Fault:
-    """Nsys hands on the program's signal as an exit code; one of its own means that nsys was killed."""
+    """Return the fault of a killed nsys: it passes on the program's signal as an exit code, so a signal means nsys itself."""
     what = "the report holds what came before" if evidence.reports else "no report was written"
     return Fault(
         "tool-killed",
@@ -190,7 +190,7 @@ def _nothing_captured(evidence: Evidence) -> Fault:
     for kind, pattern, message, fix, transient in _MESSAGES:
         found = re.search(pattern, process.text, re.MULTILINE)
         if found:
-            # Late in a capture that was under way, another try would cost as much time again.
+            # Late in a running capture, a retry would cost as much time again.
             again = transient and (not evidence.streams or process.seconds < _CHEAP_S)
             return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, again)
     if evidence.streams:
@@ -252,7 +252,7 @@ def _range_never_opened(evidence: Evidence) -> Fault:
 
 
 def _program_failed(evidence: Evidence) -> bool:
-    """Exit code of the program, except where nsys itself ended it: 143 (SIGTERM) or 137 (``--kill sigkill``)."""
+    """Return the fault of a failed program, except where nsys itself ended it: 143 (SIGTERM) or 137 (``--kill sigkill``)."""
     code = evidence.process.returncode
     if code in (143, 137, -15, -9) and evidence.ends_program and evidence.closed:
         return False
@@ -267,7 +267,7 @@ def _exit_description(process: ProcessResult) -> str:
 
 
 def _quoted(process: ProcessResult, lines: int = 15) -> str:
-    """The program's own last words, without nsys' progress bars."""
+    """Return the program's last lines, without nsys' progress bars."""
     shown = [line for line in process.text.replace("\r", "\n").splitlines() if line.strip()]
     shown = [line for line in shown if not re.match(r"\[\d+/\d+\] \[|Generat(ed|ing)\b|Capture range ", line)]
     return "\n".join(f"  | {line}" for line in shown[-lines:])

@@ -48,7 +48,7 @@ def nsys_facts(path: Path) -> Facts:
 
 
 def _origins(captures: Sequence[Capture]) -> list[CaptureOrigin]:
-    """Where the captures come from. Tables of single ranges, which can be put side by side, are not distinguished."""
+    """Origins of the captures. Tables of single ranges, which can be combined, are not distinguished."""
     from llm_perf_opt.analysis.ranks import capture_origin
     from llm_perf_opt.captures.timeline import Timeline
 
@@ -63,9 +63,9 @@ def _origins(captures: Sequence[Capture]) -> list[CaptureOrigin]:
 
 
 def _ranks_in(found: Timeline) -> dict[int, Timeline]:
-    """Return rank → what it did, where nsys saw several from around their launcher.
+    """Return rank → its timeline, if nsys captured several ranks through their launcher.
 
-    Ranks of ours say in the capture which they are. Other processes are ranks where they talk to one another on their
+    Our ranks are marked in the capture. Other processes are ranks if they communicate on their
     devices; those that do not are programs side by side, and stay together.
     """
     from llm_perf_opt.analysis.timeline.budget import communication_names
@@ -82,7 +82,7 @@ def _ranks_in(found: Timeline) -> dict[int, Timeline]:
 
 
 def _facts_of_ranks(path: Path, found: Timeline, parts: dict[int, Timeline]) -> Facts:
-    """Read every rank by itself; they are joined later, as captures of several files are."""
+    """Read every rank separately; they are joined later, like captures of several files."""
     from llm_perf_opt.analysis.timeline.attribution import attribute
     from llm_perf_opt.analysis.timeline.engines import engine_facts
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline

@@ -1,4 +1,4 @@
-"""What an installed Nsight Systems is and can do: version, names of its reports, options that exist."""
+"""Capabilities of the installed Nsight Systems: version, report names, options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUMMARIES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class NsysCapabilities:
-    """What the installed nsys is and knows."""
+    """Capabilities of the installed nsys."""
 
     executable: str
     version: tuple[int, ...]
@@ -38,17 +38,17 @@ class NsysCapabilities:
     """Long options of ``nsys profile``, without dashes."""
 
     def report_name(self, summary: str) -> str | None:
-        """Return the name this version has for one of :data:`SUMMARIES`; ``None``: it has none."""
+        """Return this version's name of one of :data:`SUMMARIES`; ``None``: it has none."""
         return next((name for name in SUMMARIES[summary] if name in self.reports), None)
 
 
 def nsys_version(executable: Path | str) -> str:
-    """Return the version the tool states, or say why it is not usable; remembered per file and date."""
+    """Return the version the tool states, or the reason why it is not usable; cached per file and date."""
     return _version(str(executable), modified_ns(executable, "nsys"))
 
 
 def probe_nsys(executable: Path | str) -> NsysCapabilities:
-    """Ask the installed tool for its version, its reports and its options; remembered per file and date."""
+    """Query version, reports and options of the installed tool; cached per file and date."""
     return _probe(str(executable), modified_ns(executable, "nsys"))
 
 
@@ -94,7 +94,7 @@ def parse_reports(text: str) -> frozenset[str]:
 
 
 def parse_flags(text: str) -> frozenset[str]:
-    """Return the long options of ``nsys profile --help``; ``--x-[a|b]=`` stands for two."""
+    """Return the long options of ``nsys profile --help``; ``--x-[a|b]=`` means two options."""
     flags: set[str] = set()
     for name in re.findall(r"^\s*(?:-\w, )?--([a-z][\w|\[\]-]*)", text, re.MULTILINE):
         alternatives = re.fullmatch(r"(.*)\[(.*)\]", name)
@@ -102,7 +102,7 @@ def parse_flags(text: str) -> frozenset[str]:
     return frozenset(flags)
 
 
-# Whether nsys can be kept from seeing, and storing, what other programs have in their environments.
+# Whether nsys can be prevented from storing the environments of other programs.
 
 
 SEES_ALL = (
@@ -117,12 +117,12 @@ SECRET_ARGUMENTS = (
 
 @functools.cache
 def can_isolate() -> bool:
-    """Tell whether programs can be run in a namespace of their own here (:mod:`llm_perf_opt.process.isolate`)."""
+    """Return whether programs can be run in a namespace of their own here (:mod:`llm_perf_opt.process.isolate`)."""
     return run_probe(isolated(["true"])).ok
 
 
 def isolates(config: NsysConfig) -> bool:
-    """Tell whether a capture is isolated: as configured, else where possible and nothing is sampled system-wide."""
+    """Return whether a capture is isolated: as configured, else where possible and nothing is sampled system-wide."""
     if config.isolate is not None:
         return config.isolate
     return "system-wide" not in (config.sample, config.cpuctxsw) and can_isolate()

@@ -1,4 +1,4 @@
-"""Run one capture with Nsight Systems; survive what it may do."""
+"""Run one capture with Nsight Systems, robust against its failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from llm_perf_opt.stages.workload import FileState, Workload, folder_state, is_f
 # nsys's list of its sessions in shared memory, which outlives an nsys that was killed.
 #
 # Nsight Systems 2022 keeps one file per version, ``/dev/shm/NSys-<version>``. An nsys that dies while it makes the
-# file leaves it half made: from then on every nsys of that version waits for it, for every user, and fails after ten
+# file leaves it incomplete: from then on every nsys of that version waits for it, for every user, and fails after ten
 # seconds with "Agent launcher failed". Only removing the file helps.
 
 
@@ -44,7 +44,7 @@ _STUCK_AFTER_S = 8.0
 
 
 def remove_half_made(version: str, folder: Path = SHARED_MEMORY, proc: Path = _PROC) -> Path | None:
-    """Remove this user's list of this version if it was left half made and no process uses it; return it then."""
+    """Remove this user's list of this version if it is incomplete and unused; return its path."""
     path = folder / f"NSys-{version}"
     try:
         status = path.lstat()
@@ -55,13 +55,13 @@ def remove_half_made(version: str, folder: Path = SHARED_MEMORY, proc: Path = _P
         if not half_made or time.time() - status.st_mtime < _STUCK_AFTER_S or _is_used(status, proc):
             return None
         path.unlink()
-    except OSError:  # gone meanwhile, or not ours to touch
+    except OSError:  # already removed, or not ours
         return None
     return path
 
 
 def _is_used(status: os.stat_result, proc: Path) -> bool:
-    """Tell whether a process has the file open or mapped; an nsys we may not look into counts as a user of it."""
+    """Return whether a process has the file open or mapped; an unreadable nsys process counts as a user."""
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
@@ -98,7 +98,7 @@ def _process_name(entry: Path) -> str:
         return ""
 
 
-# Files of Nsight Systems captures: what a capture may leave, what is stale, where summaries are.
+# Files of Nsight Systems captures: outputs, stale files, summaries.
 
 
 SUMMARY = "summary.csv"
@@ -109,19 +109,19 @@ _OLD_FOLDERS = (".", "nsys", "stage2/nsys", "tmp/nsys", "tmp/stage2/nsys", "tmp/
 
 
 def earlier_outputs(folder: Path) -> list[Path]:
-    """Return what an earlier capture left in the stage directory."""
+    """Return files of an earlier capture in the stage directory."""
     return sorted({path for pattern in _OUTPUTS for path in folder.glob(pattern)})
 
 
 def remove_earlier_outputs(folder: Path) -> None:
-    """Remove an earlier capture: nsys would number on (``run.3.nsys-rep``) or keep the old file, with exit 0."""
+    """Remove an earlier capture: nsys would increment the number (``run.3.nsys-rep``) or keep the old file, with exit 0."""
     for path in earlier_outputs(folder):
         with explain_os_errors(path):
             path.unlink()
 
 
 def generated_paths(text: str) -> list[Path]:
-    """Return the files nsys says it wrote: the indented lines after ``Generated:``."""
+    """Return the files that nsys reports as written: the indented lines after ``Generated:``."""
     found: list[Path] = []
     for block in re.findall(r"^Generated:[ \t]*\n((?:[ \t]+/[^\n]*\n?)*)", text, re.MULTILINE):
         found += [Path(line.strip()) for line in block.splitlines() if line.strip()]
@@ -132,7 +132,7 @@ def collect_reports(base: Path, stdout: str, scratch: Path, before: Mapping[str,
     """Return the fresh reports of a capture, in order of their number.
 
     A report that nsys could not put in place stays in its scratch directory, with exit code 0: it is moved.
-    Files that were there ``before`` and have not changed are never taken for fresh.
+    Files that were there ``before`` and have not changed are never treated as fresh.
     """
     for path in generated_paths(stdout):
         if path.is_relative_to(scratch) and path.suffix == ".nsys-rep" and path.is_file():
@@ -155,7 +155,7 @@ def unfinished_streams(folders: Iterable[Path]) -> list[Path]:
 
 
 def find_importer(executable: str) -> Path | None:
-    """Return the importer of an installation (its host part); ``None`` when it is not there.
+    """Return the importer of an installation (its host part); ``None`` if it does not exist.
 
     NVIDIA has ``target-*`` and ``host-*`` side by side, Debian in ``lib/<machine>/nsight-systems`` and
     ``lib/nsight-systems``.
@@ -168,12 +168,12 @@ def find_importer(executable: str) -> Path | None:
 
 
 def sqlite_of(report: Path) -> Path:
-    """Return where the export of a report goes: next to it, ``run.nsys-rep`` → ``run.sqlite``."""
+    """Return the path of a report's export: next to it, ``run.nsys-rep`` → ``run.sqlite``."""
     return report.with_name(report.name.removesuffix(".nsys-rep") + ".sqlite")
 
 
 def find_nsys_summary(run_dir: Path) -> Path | None:
-    """Return the kernel summary of a run, also where earlier releases left it; ``None``: there is none.
+    """Return the kernel summary of a run, also in the location of older releases; ``None``: there is none.
 
     Absence is normal: Nsight Systems may be off, and a CPU trace has no kernels.
     """
@@ -186,7 +186,7 @@ def find_nsys_summary(run_dir: Path) -> Path | None:
 
 
 def is_old_place(run_dir: Path, summary: Path) -> bool:
-    """Tell whether a summary is neither in the run's ``nsys/`` nor in the directory itself, nor any export is."""
+    """Return whether a summary is neither in the run's ``nsys/`` nor in the directory itself, nor any export is."""
     current = (run_dir, run_dir / "nsys")
     return summary.parent not in current and not any(any(folder.glob("*.sqlite")) for folder in current)
 
@@ -199,7 +199,7 @@ _IMPORT_TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRequest(NsysOptions):
-    """One capture: what to run and how."""
+    """One capture: program and settings."""
 
     base: Path
     """Absolute output base: ``<run>/nsys/run``; ends with the rank, where there is one."""
@@ -212,7 +212,7 @@ class CaptureRequest(NsysOptions):
 
     @property
     def trigger(self) -> str | None:
-        """What starts the capture, in words; ``None``: the start of the program."""
+        """What starts the capture, as text; ``None``: the start of the program."""
         ways = {
             "nvtx": f"opening the range '{self.label}'",
             "cudaProfilerApi": "calling cudaProfilerStart",
@@ -222,7 +222,7 @@ class CaptureRequest(NsysOptions):
 
     @property
     def ends_program(self) -> bool:
-        """Whether nsys ends the program itself when the range is over."""
+        """Whether nsys ends the program when the range closes."""
         gated = self.capture_range != "none"
         return gated and (not self.capture_range_end or "shutdown" in self.capture_range_end)
 
@@ -235,7 +235,7 @@ class CaptureRequest(NsysOptions):
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What became of a capture."""
+    """Outcome of a capture."""
 
     process: ProcessResult
     reports: list[Path]
@@ -253,7 +253,7 @@ def capture(
     on_line: Callable[[str], None] | None = None,
     on_tick: Callable[[float], None] | None = None,
 ) -> Captured:
-    """Run a capture; once more when nsys lost its own helper, which happens on busy machines."""
+    """Run a capture; repeated once if nsys lost its helper, which happens on busy machines."""
     result = _capture_once(request, scratch, log_dir, keep_streams, on_line, on_tick)
     if result.fault is None or not result.fault.transient:
         return result
@@ -281,7 +281,7 @@ def _capture_once(
         workspace.mkdir(parents=True, exist_ok=True)
         request.workload.cwd.mkdir(parents=True, exist_ok=True)
     environment = {**request.workload.env, "TMPDIR": str(workspace)}
-    # Followed live: a talkative program would push these lines out of the tail that is kept.
+    # Parsed live: a verbose program would push these lines out of the kept tail.
     marks: set[str] = set()
 
     def follow(line: str) -> None:
@@ -324,7 +324,7 @@ def _capture_once(
 
 
 def _blaming_orphans(fault: Fault) -> Fault:
-    """Name agents of earlier captures: nsys may have talked to one of them instead of its own."""
+    """Name agents of earlier captures: nsys may have connected to one of them instead of its own."""
     orphans = find_orphans()
     return replace(fault, fix=f"{advice(orphans)}; {fault.fix}") if orphans else fault
 
@@ -354,7 +354,7 @@ def _evidence(
 
 def _import_again(request: CaptureRequest, streams: Sequence[Path], log_dir: Path) -> bool:
     """Import what nsys' own importer left, once more: on a busy machine it fails now and then, and the program need
-    not run again for it. Tell whether every stream became a report."""
+    not run again for it. Return whether every stream became a report."""
     importer = find_importer(request.executable)
     if importer is None:
         return False
@@ -383,7 +383,7 @@ def _size_limit(request: CaptureRequest, workspace: Path) -> SizeLimit | None:
 
 
 def _shutdown(request: CaptureRequest, environment: Mapping[str, str]) -> None:
-    """Let nsys end its own agent and target: sessions are found through the same scratch directory."""
+    """End agent and target with nsys: sessions are found through the same scratch directory."""
     run_probe(
         build_shutdown_cmd(request.session, executable=request.executable),
         timeout_s=10.0,
@@ -395,13 +395,13 @@ def _shutdown(request: CaptureRequest, environment: Mapping[str, str]) -> None:
 def _shutdown_left_agent(
     request: CaptureRequest, process: ProcessResult, environment: Mapping[str, str]
 ) -> None:
-    """After a lost connection an idle agent may stay registered; killed processes need no goodbye."""
+    """After a lost connection an idle agent may stay registered; killed processes need no shutdown."""
     if process.ended == "exit" and process.returncode == 1 and not request.isolate:
         _shutdown(request, environment)
 
 
 def _keep_streams(streams: Sequence[Path], base: Path) -> tuple[Path, ...]:
-    """Move what the importer did not take into the stage directory: another machine may import it."""
+    """Move unimported streams into the stage directory: another machine may import them."""
     kept = []
     for number, path in enumerate(streams, start=1):
         target = base.with_name(f"{base.name}{'' if number == 1 else f'.{number}'}.qdstrm")

@@ -2,7 +2,7 @@
 
 It writes ``nsys/run.nsys-rep`` (``run.<label>.nsys-rep`` for several labels), the SQLite export of each, what
 ``nsys stats`` says as CSV, ``nsys/summary.csv`` (kernels, whatever the version calls that report),
-``nsys/cmd.txt`` to run it again, and the logs. Reading the timeline is not done here.
+``nsys/cmd.txt`` to run it again, and the logs. The timeline is read elsewhere.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class NsysStage(Stage):
     for_own_program: ClassVar[bool] = True
 
     def check(self, context: StageContext) -> list[Problem]:
-        """Look for what would go wrong: configuration, the tool, the program, disk, permissions."""
+        """Check configuration, tool, program, disk and permissions."""
         config = context.stage_config(self.name, NsysConfig)
         problems = [_as_problem(error) for error in config_errors(config)]
         if (unsupported := unsupported_device(self.name, context.config)) is not None:
@@ -112,7 +112,7 @@ class NsysStage(Stage):
         return [*lines, f"write {folder / SUMMARY}", f"write {folder / 'cmd.txt'}"]
 
     def run(self, context: StageContext) -> StageResult:
-        """Capture each label, export, summarise; judge by what is there."""
+        """Capture each label, export, summarise; the result depends on the files."""
         config = context.stage_config(self.name, NsysConfig)
         for error in config_errors(config):
             raise error
@@ -159,7 +159,7 @@ def _requests(
 ) -> list[CaptureRequest]:
     """One request per label; without gating, one for the whole run. ``flags``: options of this nsys; empty: not known.
 
-    One of several ranks captures a program of its own; those programs make a group among themselves.
+    One of several ranks captures a separate program; those programs form their own group.
     """
     rank = _rank_of(context)
     gated = config.gating_nvtx and config.capture_range == "nvtx"
@@ -194,13 +194,13 @@ def _requests(
 
 
 def _rank_of(context: StageContext) -> Rank | None:
-    """Return which of several ranks this is; in a plan the first stands for all."""
+    """Return which of several ranks this is; a plan shows the first."""
     ranks = context.config.run.ranks
     return this_rank() or (Rank(0, ranks, 0) if ranks > 1 else None)
 
 
 def _watched_program(context: StageContext, capture_range: str) -> Workload:
-    """Return the program; the built-in one is asked to call the profiler API where that is what opens the capture."""
+    """Return the program; the built-in one is configured to call the profiler API if that opens the capture."""
     program = workload(context.config, context.artifacts.root)
     if capture_range != _PROFILER_API or not program.built_in:
         return program
@@ -208,7 +208,7 @@ def _watched_program(context: StageContext, capture_range: str) -> Workload:
 
 
 def _profiler_api_problems(context: StageContext, config: NsysConfig) -> list[Problem]:
-    """The built-in workload calls the profiler API on CUDA only; elsewhere the capture would never open."""
+    """Check the device: the built-in workload calls the profiler API on CUDA only, elsewhere the capture would never open."""
     own, device = context.config.workload_command.command, context.config.resolved_device
     if config.capture_range != _PROFILER_API or own or device.startswith("cuda"):
         return []
@@ -224,7 +224,7 @@ def _profiler_api_problems(context: StageContext, config: NsysConfig) -> list[Pr
 
 
 def _hotkey_problems(context: StageContext, config: NsysConfig) -> list[Problem]:
-    """The built-in workload has no window in which somebody could press a key; a program of the user's own may have one."""
+    """Reject a hotkey for the built-in workload, which has no window; a user's own program may have one."""
     if config.capture_range != _HOTKEY or not config.gating_nvtx or context.config.workload_command.command:
         return []
     return [
@@ -293,7 +293,7 @@ def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[
 
 
 def _range_problems(context: StageContext, config: NsysConfig) -> list[Problem]:
-    """Without an NVTX library the built-in workload has no ranges (CUDA builds of torch bring their own)."""
+    """Check for an NVTX library, without which the built-in workload has no ranges (CUDA builds of torch include one)."""
     on_gpu = context.config.resolved_device != "cpu"
     if context.config.workload_command.command or on_gpu or backend_name() is not None:
         return []

@@ -1,6 +1,6 @@
-"""What the load client can do on this machine: events per second, its own time per event, and the error of its time stamps.
+"""Capacity of the load client on this machine: events per second, its own time per event, and the error of its time stamps.
 
-The other side is a stub server in a process of its own (``python -m llm_perf_opt.stages.serve.certify``), which streams
+The counterpart is a stub server in a separate process (``python -m llm_perf_opt.stages.serve.certify``), which streams
 events as fast as they are read, or at a given rate with the time of sending in each.
 """
 
@@ -27,7 +27,7 @@ _READY = "listening on port "
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was measured."""
+    """The measured values."""
 
     capacity_per_s: float
     """Events per second that the client read."""
@@ -84,7 +84,7 @@ async def _stream(client: LoadClient, events: int, per_s: float | None = None) -
     return await client.run(LoadLevel("closed", concurrency=_STREAMS), requests)
 
 
-# The stub: HTTP/1.1 by hand, so that it needs little time and no package.
+# The stub: minimal HTTP/1.1, fast and without dependencies.
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _EVENT = (

@@ -1,7 +1,7 @@
 """The load client: OpenAI-compatible streams, sent by schedule, with the arrival of every token.
 
-Requests of an open loop are sent at times that are fixed before the load begins, whatever the server does, and latencies
-begin at that time: a stall of the server shows in the latency of every request that was due meanwhile (no coordinated
+Requests of an open loop are sent at times that are fixed before the load begins, independent of the server, and latencies
+start at that time: a stall of the server shows in the latency of every request that was due meanwhile (no coordinated
 omission).
 """
 
@@ -57,7 +57,7 @@ _CAPACITY_SHARE = 0.5
 
 
 class Clock:
-    """Wall-clock times that never step back: the time of day at the begin, plus a monotonic counter."""
+    """Wall-clock times that are monotonic: the time of day at the start, plus a monotonic counter."""
 
     def __init__(self) -> None:
         self._base = time.time() - time.perf_counter()
@@ -67,7 +67,7 @@ class Clock:
         return self._base + time.perf_counter()
 
 
-# What a stream holds. Unknown fields are ignored; a field of another type makes the event invalid.
+# Stream events. Unknown fields are ignored; a field of another type makes the event invalid.
 
 
 class _Delta(msgspec.Struct):
@@ -108,11 +108,11 @@ _DECODER = msgspec.json.Decoder(_Chunk)
 
 
 class StreamFault(Exception):
-    """The server answered something that is not a valid stream."""
+    """The server's response is not a valid stream."""
 
 
 class EventSplitter:
-    """Cuts bytes into the data of server-sent events, wherever the network cut them."""
+    """Splits bytes into the data of server-sent events, independent of packet boundaries."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -132,7 +132,7 @@ class EventSplitter:
 
     @property
     def rest(self) -> bytes:
-        """What came after the last complete line."""
+        """The data after the last complete line."""
         return self._rest.strip()
 
 
@@ -143,7 +143,7 @@ def _excerpt(data: bytes) -> str:
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request as it went; times are seconds since 1970."""
+    """Record of one request; times are seconds since 1970."""
 
     id: str
     load: int
@@ -200,7 +200,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go and what they hold besides prompt and length."""
+    """Destination and common fields of requests."""
 
     url: str
     model: str
@@ -250,7 +250,7 @@ class Target:
 
 @dataclass(slots=True)
 class LoadResult:
-    """A load point as it went."""
+    """Result of a load point."""
 
     level: LoadLevel
     records: list[RequestRecord] = field(default_factory=list)
@@ -267,7 +267,7 @@ class LoadResult:
     """Why the load ended early."""
 
     def bound_by_client(self, capacity_per_s: float | None) -> str | None:
-        """Return why the client limited this load point; ``None``: it did not."""
+        """Return why the client limited this load point; ``None``: not limited."""
         first = sorted(
             one.token_s[0] - one.scheduled_s for one in self.records if one.status == OK and one.token_s
         )
@@ -299,7 +299,7 @@ class LoadClient:
         _raise_file_limit()
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         self._session = self._http.ClientSession(
-            # Servers close idle connections after 5 s (uvicorn): one that is used at that moment would be a failed request.
+            # Servers close idle connections after 5 s (uvicorn): reusing one at that moment would fail the request.
             connector=self._http.TCPConnector(limit=0, keepalive_timeout=2, ttl_dns_cache=300),
             timeout=self._http.ClientTimeout(total=None, sock_connect=30),
             headers=headers,
@@ -352,7 +352,7 @@ class LoadClient:
     async def send(
         self, planned: PlannedRequest, record: RequestRecord, history: Sequence[Mapping[str, str]] = ()
     ) -> RequestRecord:
-        """Send one request and read its stream; whatever goes wrong is in the record."""
+        """Send one request and read its stream; errors are recorded."""
         record.requested_tokens = planned.new_tokens
         body = self.target.body(planned, history)
         headers = {"X-Request-Id": planned.id, **self.target.authorization}
@@ -360,7 +360,7 @@ class LoadClient:
         http = self._http
         try:
             async with asyncio.timeout(self.target.timeout_s):
-                # Redirects would take prompts and API key to a server that was not named.
+                # Redirects would send prompts and API key to another server.
                 async with self.session.post(
                     self.target.address, data=body, headers=headers, allow_redirects=False
                 ) as response:
@@ -413,7 +413,7 @@ class LoadClient:
     ) -> None:
         splitter, stream = EventSplitter(), _Stream(record, keep_text)
         now, content = self.clock.now, response.content
-        # Some servers send a chunk per character; one that does not end must not fill the memory.
+        # Some servers send a chunk per character; an endless stream must not fill the memory.
         most_chunks, size = 64 * planned.new_tokens + 4096, 0
         while not stream.done:
             data = await content.readany()
@@ -482,7 +482,7 @@ class _Stream:
             self.finished = True
             record.finish_reason = choice.finish_reason
         if delta is None:
-            # An empty text may be a token that is not a whole character yet.
+            # An empty text may be a token that is not yet a whole character.
             is_token, is_answer, text = bool(choice.text) or choice.finish_reason is None, True, choice.text
         else:
             text = delta.content
@@ -500,7 +500,7 @@ class _Stream:
             record.text += text
 
     def end(self) -> None:
-        """Count tokens, and tell a whole answer from one that was cut off."""
+        """Count tokens, and detect a truncated answer."""
         record, usage = self.record, self.usage
         if usage is not None:
             record.prompt_tokens = _count(usage.prompt_tokens)
@@ -518,12 +518,12 @@ class _Stream:
 
 
 def _count(value: int | None) -> int | None:
-    """Return a number of tokens that can be; ``None`` otherwise."""
+    """Return a valid number of tokens; ``None`` otherwise."""
     return value if value is not None and 0 <= value <= _MOST_TOKENS else None
 
 
 async def _read_bounded(response: Any, most: int) -> bytes:
-    """Return the begin of a body, however long it is."""
+    """Return the start of a body, with bounded length."""
     data = b""
     while len(data) < most and (piece := await response.content.readany()):
         data += piece
@@ -531,7 +531,7 @@ async def _read_bounded(response: Any, most: int) -> bytes:
 
 
 def _stated_times(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return what vLLM states of a request. Its time to first token begins when the request is scheduled."""
+    """Return vLLM's metrics of a request. Its time to first token begins when the request is scheduled."""
     named = {"queue_s": "queue_time_ms", "prefill_s": "time_to_first_token_ms"}
     return {
         ours: metrics[theirs] / 1e3
@@ -565,14 +565,14 @@ class _Load:
         return self._result.stopped is None
 
     async def open_loop(self, requests: Iterator[PlannedRequest]) -> None:
-        """Send every request at its time, whatever became of the others."""
+        """Send every request at its time, independent of the others."""
         loop, clock = asyncio.get_running_loop(), self._client.clock
         start_loop, start_clock = loop.time() + 0.01, clock.now() + 0.01
         tasks: set[asyncio.Task[None]] = set()
         try:
             for planned in requests:
                 wait = start_loop + (planned.offset_s or 0.0) - loop.time()
-                # A yield even when late: answers that are there must not wait for the next pause.
+                # A yield even when late: available answers must be read without delay.
                 await asyncio.sleep(max(wait, 0.0))
                 if not self._goes_on():
                     break
@@ -594,7 +594,7 @@ class _Load:
     async def closed_loop(
         self, requests: Iterator[PlannedRequest], concurrency: int, duration_s: float | None
     ) -> None:
-        """Keep so many requests in flight until there are no more, or the time is over."""
+        """Keep so many requests in flight until all are sent, or the time is over."""
         end = time.monotonic() + duration_s if duration_s is not None else None
         groups = (list(group) for _, group in itertools.groupby(requests, _conversation_of()))
 
@@ -607,7 +607,7 @@ class _Load:
                     record = self._record(planned, self._client.clock.now())
                     await self._one(planned, record, history)
                     if record.status != OK:
-                        # A server that refuses everything at once must not be asked a million times.
+                        # A server that rejects everything immediately must not get a million requests.
                         await asyncio.sleep(_PAUSE_AFTER_FAILURE_S if record.status != CANCELLED else 0)
                         break
                     history += [
@@ -624,7 +624,7 @@ class _Load:
 
 
 def _conversation_of() -> Callable[[PlannedRequest], object]:
-    """Requests without a conversation are one each."""
+    """Return the conversation; requests without one are separate."""
     single = itertools.count()
     return lambda planned: (
         ("c", planned.conversation) if planned.conversation is not None else ("s", next(single))
@@ -633,7 +633,7 @@ def _conversation_of() -> Callable[[PlannedRequest], object]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep the garbage collector from stopping the client; a load point makes no cycles of note."""
+    """Disable the garbage collector to avoid pauses; a load point creates few reference cycles."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()

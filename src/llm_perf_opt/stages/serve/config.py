@@ -214,7 +214,7 @@ def _refuse(name: str, message: str, hint: str) -> ConfigError:
 
 
 def check_values(config: ServeConfig) -> None:
-    """Raise :class:`ConfigError` for the first value or combination that cannot be meant."""
+    """Raise :class:`ConfigError` for the first value or combination that is invalid."""
     for rule in _RANGES:
         value = getattr(config, rule.key)
         for one in value if isinstance(value, list) else [value]:
@@ -269,7 +269,7 @@ def _check_names(config: ServeConfig) -> None:
 
 
 def parse_url(text: str, name: str = "url") -> SplitResult:
-    """Return a base URL; :class:`ConfigError` for what is none."""
+    """Return a base URL; :class:`ConfigError` if invalid."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -289,7 +289,7 @@ def parse_url(text: str, name: str = "url") -> SplitResult:
 
 
 def is_local(host: str) -> bool:
-    """Tell whether a host name means this machine, without asking a name server."""
+    """Return whether a host name is this machine, without a DNS query."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -324,6 +324,8 @@ def parsed_slo(config: ServeConfig) -> Mapping[str, float]:
     """Return the limits in seconds; empty without any."""
     if not config.slo:
         return {}
-    from llm_perf_opt.analysis.serving.latency import parse_slo  # late: completion needs the keys, not NumPy
+    from llm_perf_opt.analysis.serving.latency import (
+        parse_slo,
+    )  # imported late: completion needs the keys, not NumPy
 
     return parse_slo(",".join(config.slo))

@@ -1,6 +1,6 @@
-"""Servers that can be measured: how each is started, recognised as healthy, asked for a fixed length, and observed.
+"""Servers that can be measured: start, health check, fixed-length requests and observation.
 
-What is known of an engine that cannot be run on the project's machines (SGLang, TensorRT-LLM) comes from the sources of the
+Support for engines that cannot be run on the project's machines (SGLang, TensorRT-LLM) comes from the sources of the
 releases named in ``docs/serving-load.md``.
 """
 
@@ -30,7 +30,7 @@ STEPS_VARIABLE = "LLM_PERF_OPT_VLLM_STEPS"
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What a server is started with."""
+    """Settings of a server."""
 
     checkpoint: str
     """Path or name of the model, as the server is to load it."""
@@ -75,7 +75,7 @@ class Engine(ABC):
         """Return the arguments of the server, without those of the user."""
 
     def command(self, server: ServerSettings) -> list[str]:
-        """Return the whole command; the user's own arguments come last, so that they win."""
+        """Return the whole command; the user's own arguments come last and take precedence."""
         return [*self.executable(), *self.arguments(server), *self.config.args]
 
     def executable(self) -> list[str]:
@@ -83,7 +83,7 @@ class Engine(ABC):
         return list(self.config.executable or self.program)
 
     def environment(self, server: ServerSettings) -> dict[str, str]:
-        """Return variables of the server; the user's win."""
+        """Return variables of the server; the user's take precedence."""
         return dict(self.config.env)
 
     def request_fields(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Engine(ABC):
         return checkpoint
 
     def problems(self) -> list[Problem]:
-        """Find what is missing before anything starts."""
+        """Return what is missing, before anything starts."""
         first = self.executable()[0]
         found = Path(first).expanduser().is_file() if os.sep in first else find_program(first) is not None
         if found:
@@ -115,7 +115,7 @@ class Engine(ABC):
         ]
 
     def version(self, log: str) -> str | None:
-        """Return the version that the server's log names."""
+        """Return the version from the server's log."""
         return None
 
 
@@ -129,11 +129,11 @@ class TransformersEngine(Engine):
     _BLOCK = 32
 
     def executable(self) -> list[str]:
-        """Return the configured program, else the module in this very environment."""
+        """Return the configured program, else the module in this environment."""
         return list(self.config.executable or [sys.executable, "-m", "transformers.cli.transformers"])
 
     def command(self, server: ServerSettings) -> list[str]:
-        """Return the command; a server of this environment is started through the module that records its steps."""
+        """Return the command; a server of this environment is started through the step-recording module."""
         command = super().command(server)
         if server.steps_file is not None and not self.config.executable:
             command[2] = transformers_steps.__name__
@@ -147,7 +147,7 @@ class TransformersEngine(Engine):
         return found
 
     def arguments(self, server: ServerSettings) -> list[str]:
-        """Return the arguments: blocks for all requests in flight at their longest, and room to spare."""
+        """Return the arguments: cache blocks for all requests in flight at maximum length, plus a margin."""
         per_request = -(-server.max_tokens // self._BLOCK) + 1
         blocks = max(128, per_request * min(max(server.most_in_flight, 4), 256))
         return [
@@ -161,11 +161,13 @@ class TransformersEngine(Engine):
         ]  # fmt: skip
 
     def request_fields(self) -> dict[str, Any]:
-        """Unknown fields are refused with 422, so the length is fixed by a generation configuration without an end token."""
+        """Return the fields of requests. Unknown fields are rejected with 422, so the length is fixed by a generation
+        configuration without an end token.
+        """
         return {"generation_config": json.dumps({"do_sample": False, "eos_token_id": -1})}
 
     def problems(self) -> list[Problem]:
-        """Look for the packages of the server, unless another environment is named."""
+        """Check the packages of the server, unless another environment is configured."""
         if not self.config.executable:
             missing = [
                 name for name in ("fastapi", "uvicorn", "openai", "accelerate") if not has_package(name)
@@ -177,7 +179,7 @@ class TransformersEngine(Engine):
 
 
 def profiler_arguments(folder: Path, most_steps: int) -> list[str]:
-    """Return vLLM's arguments: no stacks, no front end, and an end after so many steps whatever happens to the client."""
+    """Return vLLM's arguments: no stacks, no front end, and a limit of steps independent of the client."""
     settings = {
         "profiler": "torch",
         "torch_profiler_dir": str(folder),
@@ -222,7 +224,7 @@ class VllmEngine(Engine):
         found = dict(self.config.env)
         if server.device == "cpu":
             found.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-        # Routes for development: among them the one that empties the prefix cache.
+        # Development routes, including the one that resets the prefix cache.
         found.setdefault("VLLM_SERVER_DEV_MODE", "1")
         if server.steps_file is not None:
             before = found.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
@@ -239,7 +241,7 @@ class VllmEngine(Engine):
 
 
 class SglangEngine(Engine):
-    """``python -m sglang.launch_server``; from its sources, not run on the project's machines."""
+    """``python -m sglang.launch_server``; based on its sources, not tested on the project's machines."""
 
     name = EngineName.sglang
     program = ("python", "-m", "sglang.launch_server")
@@ -263,7 +265,7 @@ class SglangEngine(Engine):
 
 
 class TrtllmEngine(Engine):
-    """``trtllm-serve``; from its sources, not run on the project's machines."""
+    """``trtllm-serve``; based on its sources, not tested on the project's machines."""
 
     name = EngineName.trtllm
     program = ("trtllm-serve",)
@@ -280,23 +282,23 @@ class TrtllmEngine(Engine):
         ]  # fmt: skip
 
     def model_name(self, checkpoint: str) -> str:
-        """Return the last part of the path, which is what trtllm-serve answers to."""
+        """Return the last part of the path, the model name of trtllm-serve."""
         return Path(checkpoint).name
 
 
 class AttachedEngine(Engine):
-    """A server that somebody else started; it is neither configured nor stopped."""
+    """An externally started server, which is neither configured nor stopped."""
 
     name = EngineName.attach
     is_started = False
     health_paths = ("/health", "/v1/models")
 
     def arguments(self, server: ServerSettings) -> list[str]:
-        """Return nothing: it runs already."""
+        """Return an empty list: it is already running."""
         return []
 
     def problems(self) -> list[Problem]:
-        """Find nothing: whether it answers is seen when the stage runs."""
+        """Return no problems: reachability is checked when the stage runs."""
         return []
 
 

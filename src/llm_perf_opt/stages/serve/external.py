@@ -1,6 +1,6 @@
-"""Other load clients in place of our own: aiperf, guidellm and ``vllm bench serve``, where they are installed.
+"""External load clients: aiperf, guidellm and ``vllm bench serve``, where they are installed.
 
-Their result files are kept as they are and read by :mod:`llm_perf_opt.captures.serving`. Flags are those of aiperf 0.13, guidellm 0.8
+Their result files are kept unchanged and read by :mod:`llm_perf_opt.captures.serving`. Flags are those of aiperf 0.13, guidellm 0.8
 and vLLM 0.33.
 """
 
@@ -36,7 +36,7 @@ def _client_program(config: ServeConfig) -> list[str]:
 
 
 def client_problems(config: ServeConfig) -> list[Problem]:
-    """Find what is missing, and what the client cannot do."""
+    """Return what is missing or unsupported by the client."""
     program = _client_program(config)[0]
     problems = []
     if not (Path(program).expanduser().is_file() if os.sep in program else find_program(program)):
@@ -54,14 +54,14 @@ def client_problems(config: ServeConfig) -> list[Problem]:
             message = f"{key_of(name)} is not supported with {key_of('client')}={config.client.value}"
             problems.append(Problem("error", message, f"use {key_of('client')}=builtin", key_of(name)))
     if config.api_key_env is not None:
-        # The key would have to be an argument, which every user of the machine can read.
+        # The key would be a command-line argument, visible to every user of the machine.
         message = f"{key_of('api_key_env')} is not supported with {key_of('client')}={config.client.value}"
         problems.append(Problem("error", message, f"use {key_of('client')}=builtin", key_of("api_key_env")))
     return problems
 
 
 def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path) -> list[str]:
-    """Return the command of one load point; the user's own arguments come last, so that they win."""
+    """Return the command of one load point; the user's own arguments come last and take precedence."""
     return [*_client_arguments(config, level, url, model, folder), *config.client_args]
 
 

@@ -28,7 +28,7 @@ _OTHER_CLIENTS = ("aiperf", "guidellm", "vllm_bench")
 
 
 def read_facts(run_dir: Path) -> Facts:
-    """Return the facts of a run directory; what cannot be read is a note."""
+    """Return the facts of a run directory; unreadable files give a note."""
     folder = run_dir / NAME
     others = sorted(folder.glob("*.json*")) if folder.is_dir() else []
     results = own_files(
@@ -47,7 +47,7 @@ def read_facts(run_dir: Path) -> Facts:
 
 
 def _with_window(read: Callable[[], Facts], run_dir: Path, steps: Sequence[Path]) -> Facts:
-    """Add the profiled window to the facts of the unprofiled load; what is wrong with it is a note."""
+    """Add the profiled window to the facts of the unprofiled load; problems give a note."""
     facts = read()
     folder = run_dir / NAME
     documents = own_files(run_dir, NAME, [folder / PROFILE])
@@ -101,7 +101,7 @@ def serving_facts(
     tolerant: bool = False,
     cold_start: ColdStart | None = None,
 ) -> Facts:
-    """Read results of load clients, step records and samples of ``/metrics``, and analyse them together.
+    """Read results of load clients, step records and samples of ``/metrics``, and analyse them.
 
     ``tolerant``: damaged steps or metrics are noted and left out; the requests are still analysed.
     """
@@ -132,7 +132,7 @@ def _cold_start(path: Path) -> ColdStart | None:
     try:
         held = _json_document(path).get("cold_start")
     except InputError:
-        return None  # said by the part that reads the document
+        return None  # reported by the part that reads the document
     known = {
         name: float(value)
         for name, value in (held.items() if isinstance(held, dict) else ())

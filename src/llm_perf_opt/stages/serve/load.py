@@ -1,4 +1,4 @@
-"""What is sent: load points, arrival times, prompts of a given length, shared prefixes, conversations and traces."""
+"""The load: load points, arrival times, prompts of a given length, shared prefixes, conversations and traces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = _TEXT.split()
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
-    """One load point as it is asked for."""
+    """One requested load point."""
 
     kind: Literal["open", "closed"]
     rate_per_s: float | None = None
@@ -67,7 +67,7 @@ _MOST_AHEAD = 20_000_000
 
 
 def made_ahead(load: PlannedLoad, config: ServeConfig) -> Iterator[PlannedRequest]:
-    """Return the requests, made before the load begins where they fit into memory: making one late would send it late."""
+    """Return the requests, made before the load begins where they fit into memory: creating one late would delay it."""
     longest = config.prompt_tokens_max or (config.prompt_tokens if config.trace is None else 8192)
     if load.count is None or load.count * longest > _MOST_AHEAD:
         return load.requests
@@ -76,7 +76,7 @@ def made_ahead(load: PlannedLoad, config: ServeConfig) -> Iterator[PlannedReques
 
 @dataclass(slots=True)
 class Vocabulary:
-    """Words of which each is one token after a space; without a tokenizer common words, of which most are."""
+    """Words that are one token each after a space; without a tokenizer common words, most of which are."""
 
     words: Sequence[str] = field(default_factory=lambda: WORDS)
     is_exact: bool = False
@@ -97,7 +97,7 @@ def read_vocabulary(checkpoint: Path | None) -> Vocabulary:
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises nothing narrower for a damaged file
+    except Exception as error:  # tokenizers raises no specific exception for a damaged file
         raise InputError(
             f"{file} is not a tokenizer: {error}", hint="copy the checkpoint again", path=str(file)
         ) from error
@@ -143,7 +143,7 @@ def plan_loads(config: ServeConfig, vocabulary: Vocabulary) -> list[PlannedLoad]
 
 
 def warm_up(config: ServeConfig, vocabulary: Vocabulary) -> list[PlannedRequest]:
-    """Return requests of the same lengths with other words, so that they fill no prefix cache."""
+    """Return requests of the same lengths with other words, so that they do not fill the prefix cache."""
     draw = random.Random(f"{config.seed} warm-up")
     return [
         PlannedRequest(
@@ -187,9 +187,9 @@ def _plan_level(
 
 
 def _arrivals(config: ServeConfig, level: LoadLevel, number: int) -> Iterator[float]:
-    """Yield when the requests of an open loop are due.
+    """Yield the send times of an open loop.
 
-    Random distances of a known number of requests are scaled so that they have the rate asked for: a few dozen drawn ones would miss
+    Random distances of a known number of requests are scaled to the requested rate: a few dozen drawn ones would miss
     it by a third.
     """
     rate, draw = level.rate_per_s or 1.0, random.Random(f"{config.seed} {number} arrivals")
@@ -296,7 +296,7 @@ def _trace_prompt(blocks: Sequence[int], tokens: int, block_tokens: int, text: C
 
 
 def image_url(side: int, seed: int) -> str:
-    """Return a made-up image as a data URL: noise, so that it does not compress to nothing."""
+    """Return a made-up image as a data URL: noise, which does not compress well."""
     import base64
     import io
 

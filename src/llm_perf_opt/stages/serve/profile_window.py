@@ -1,6 +1,6 @@
 """A bounded window under the engine's own profiler, after the unprofiled load: start, load, stop, check of the traces.
 
-Nothing here can cost the unprofiled results: every failure is a note of the window. Each step has a time limit, because engines
+Failures never affect the unprofiled results: each is a note of the window. Each step has a time limit, because engines
 can take minutes to write a trace, or never do.
 """
 
@@ -39,7 +39,7 @@ _MOST_SALVAGED = 1 << 30
 
 @dataclass(slots=True)
 class Window:
-    """What happened in the window; ``problem`` says why there is nothing to read."""
+    """Result of the window; ``problem`` is the reason if there is nothing to read."""
 
     label: str
     begin_s: float = 0.0
@@ -54,7 +54,7 @@ class Window:
     notes: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """Return what ``profile.json`` holds."""
+        """Return the content of ``profile.json``."""
         return {"schema": 1, **asdict(self)}
 
 
@@ -141,7 +141,7 @@ async def _wait_for_traces(server: Server, folder: Path, ranks: int, limit_s: fl
 
 
 def check_traces(window: Window, folder: Path, ranks: int) -> None:
-    """Check that the traces are whole; one that ends early is cut at its last whole event."""
+    """Check that the traces are complete; a truncated one is cut at its last complete event."""
     found = _files(folder)
     if not found:
         window.problem = f"no trace appeared in {folder.name}/"
@@ -166,7 +166,7 @@ def check_traces(window: Window, folder: Path, ranks: int) -> None:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """Yield the text of a trace; raises only after everything that can be unpacked was given."""
+    """Yield the text of a trace; raises only after all decompressible text was yielded."""
     with path.open("rb") as stream:
         packed = stream.read(2) == b"\x1f\x8b"
         stream.seek(0)
@@ -183,7 +183,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _defect(path: Path) -> str | None:
-    """Return why a trace is not whole; ``None``: its compression and its JSON are closed."""
+    """Return why a trace is incomplete; ``None``: compression and JSON are closed."""
     last = b""
     try:
         for piece in _pieces(path):
@@ -196,7 +196,7 @@ def _defect(path: Path) -> str | None:
 
 
 def salvage(path: Path) -> tuple[Path, int] | None:
-    """Write the whole events of a trace that ends early; return the new file and how many those are."""
+    """Write the complete events of a truncated trace; return the new file and their number."""
     held = bytearray()
     try:
         for piece in _pieces(path):
@@ -227,9 +227,9 @@ def salvage(path: Path) -> tuple[Path, int] | None:
 
 
 def split_steps(path: Path, window: Window, target: Path) -> bool:
-    """Move the step records since the begin of the window to a file of their own; return whether there are any.
+    """Move the step records since the start of the window to a separate file; return whether there are any.
 
-    They are slower than the rest, and must not be taken for the server's own.
+    They are slower than the rest, and must not be mixed with unprofiled ones.
     """
     if not path.is_file() or not window.begin_s:
         return False
@@ -251,7 +251,7 @@ def split_steps(path: Path, window: Window, target: Path) -> bool:
 
 
 def key_problems(config: ServeConfig) -> str | None:
-    """Return why a window cannot be had with these keys; ``None``: it can."""
+    """Return why these keys do not allow a window; ``None``: they do."""
     from llm_perf_opt.stages.serve.config import ClientName, EngineName
 
     if config.profile and config.engine not in (EngineName.vllm, EngineName.attach):

@@ -1,4 +1,4 @@
-"""The life of a server: a checkpoint for it, a port, start, health, what it said when it failed, and its end."""
+"""Life cycle of a server: checkpoint, port, start, health, failure messages and shutdown."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _word_tokenizer(vocab_size: int) -> Any:
 
 
 def _is_name(value: object) -> bool:
-    """Tell whether a server's name of a model or version can be printed and be an argument of a client."""
+    """Return whether a model name or version of a server is safe to print and to pass to a client."""
     return (
         isinstance(value, str)
         and 0 < len(value) <= _MOST_NAME
@@ -126,7 +126,7 @@ def _is_name(value: object) -> bool:
 
 
 def _ask(url: str, path: str, method: str, headers: dict[str, str], limit_s: float) -> tuple[int, bytes]:
-    """Return HTTP status and the begin of the answer, after at most ``limit_s`` in all.
+    """Return HTTP status and the start of the response, after at most ``limit_s`` in total.
 
     The limit of a socket is one of each packet: a server that sends a byte a second, or "100 Continue" without end, would never
     reach it. No proxy is used and no redirect is followed: the server is the one that was named, and the API key is for it alone.
@@ -163,7 +163,7 @@ def _ask(url: str, path: str, method: str, headers: dict[str, str], limit_s: flo
     finally:
         timer.cancel()
         held[0].close()
-    # The end of a connection also ends headers and bodies.
+    # Closing a connection also ends headers and bodies.
     if expired.is_set():
         raise TimeoutError(f"no complete answer within {limit_s:g} s")
     return status, data
@@ -189,12 +189,12 @@ class Server:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process that was started has not ended; always of a server that somebody else runs."""
+        """Whether the started process is running; always true for an external server."""
         return self._process is None or self._process.is_running
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server that was started."""
+        """Process id of the started server."""
         return self._process.pid if self._process is not None else None
 
     def last_lines(self) -> str:
@@ -209,7 +209,7 @@ class Server:
     def running(
         self, argv: Sequence[str], env: dict[str, str], log_dir: Path, config: ServeConfig, cwd: Path
     ) -> Iterator[Server]:
-        """Start the server and wait until it is healthy; at the end nothing of it is left."""
+        """Start the server and wait until it is healthy; all its processes are ended afterwards."""
         began = self._began = time.monotonic()
         process = BackgroundProcess(
             argv,
@@ -244,7 +244,7 @@ class Server:
             self.imports_s = time.monotonic() - self._began
 
     def wait_until_healthy(self, limit_s: float) -> None:
-        """Ask until the server answers; :class:`ToolError` with the end of its log where it does not."""
+        """Poll until the server answers; :class:`ToolError` with the end of its log if it does not."""
         end = time.monotonic() + limit_s
         reason = "no answer"
         while True:
@@ -270,7 +270,7 @@ class Server:
         )
 
     def _health(self) -> str | None:
-        """Return why the server is not healthy; ``None``: it is."""
+        """Return why the server is not healthy; ``None``: it is healthy."""
         reason = "no answer"
         for path in self.engine.health_paths:
             status, said = self.get(path)
@@ -284,7 +284,7 @@ class Server:
         return reason
 
     def get(self, path: str, *, post: bool = False, timeout_s: float = _PROBE_S) -> tuple[int | None, str]:
-        """Return (HTTP status, begin of the answer); status ``None``: there was no answer."""
+        """Return (HTTP status, start of the response); status ``None``: no response."""
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
             status, data = _ask(self.url, path, "POST" if post else "GET", headers, timeout_s)
@@ -294,7 +294,7 @@ class Server:
         return status, text if status == 200 else self.masked(text[:_MOST_MESSAGE])
 
     def models(self) -> list[dict[str, Any]]:
-        """Return the models that the server lists (``id``, ``owned_by``); none where it lists nothing."""
+        """Return the models that the server lists (``id``, ``owned_by``); empty if it lists none."""
         data = self._document("/v1/models").get("data")
         return (
             [one for one in data if isinstance(one, dict) and _is_name(one.get("id"))]
@@ -303,7 +303,7 @@ class Server:
         )
 
     def identify(self) -> tuple[str | None, str | None]:
-        """Return (engine, version) of a server that somebody else started, where it tells."""
+        """Return (engine, version) of an external server, if reported."""
         owners = {str(one.get("owned_by")) for one in self.models()}
         engine = next((name for name in ("vllm", "sglang") if name in owners), None)
         version = self._document("/version").get("version") if engine == "vllm" else None
@@ -318,7 +318,7 @@ class Server:
         return found if isinstance(found, dict) else {}
 
     def has_metrics(self, url: str) -> bool:
-        """Tell whether a page of metrics is there."""
+        """Return whether there is a metrics page."""
         path = url.removeprefix(self.url)
         return self.get(path)[0] == 200 if path.startswith("/") else True
 
@@ -334,7 +334,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a server is started with, ready to be shown."""
+    """Command and environment of a server, ready for display."""
 
     settings: ServerSettings
     argv: list[str]

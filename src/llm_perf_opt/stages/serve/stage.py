@@ -1,7 +1,7 @@
-"""The stage: start a server, wait until it is healthy, warm up, send every load point, stop it, and keep what was seen.
+"""The stage: start a server, wait until it is healthy, warm up, send every load point, stop it, and keep the records.
 
 Files, under ``<run>/serve/``: ``requests.jsonl`` (a header, then a line per request with the time of every token),
-``metrics.jsonl`` (samples of ``/metrics``), ``steps.jsonl`` or ``steps.log`` (steps of the engine, where it tells), ``server.json``
+``metrics.jsonl`` (samples of ``/metrics``), ``steps.jsonl`` or ``steps.log`` (steps of the engine, if available), ``server.json``
 (how the server and the client were), ``server.stdout.log`` and ``server.stderr.log``. Checkpoints made from a preset lie in
 ``tmp/serve/``.
 """
@@ -101,7 +101,7 @@ class ServeStage(Stage):
         if (reason := key_problems(config)) is not None:
             found.append(Problem("error", reason, f"set {key_of('profile')}=false", key_of("profile")))
         others = [name for name, stage in context.config.pipeline.items() if stage.enable and name != NAME]
-        # By itself, a stage that is left out would be a run that did nothing.
+        # Running alone, a skipped stage would be a run that does nothing.
         return (
             found
             if others
@@ -109,7 +109,7 @@ class ServeStage(Stage):
         )
 
     def plan(self, context: StageContext) -> list[str]:
-        """Say which server is started, what is sent, and which files are left."""
+        """Return the server, the load and the files."""
         config = context.stage_config(NAME, ServeConfig)
         folder = context.artifacts.root / NAME
         engine = make_engine(config)
@@ -135,7 +135,7 @@ class ServeStage(Stage):
         return [*lines, *(f"write {folder / name}" for name in (REQUESTS, METRICS, STEPS, SERVER))]
 
     def run(self, context: StageContext) -> StageResult:
-        """Measure every load point; what was measured before something failed is kept."""
+        """Measure every load point; measurements before a failure are kept."""
         return _Run(context).run()
 
     def facts(self, run_dir: Path) -> Facts:
@@ -192,7 +192,7 @@ def _settings(
         port=port,
         device=config.resolved_device,
         dtype=config.model.dtype.value,
-        # Text of unknown words may be a little longer than asked for; a chat template adds to it.
+        # Text of unknown words may be slightly longer than requested; a chat template adds to it.
         max_tokens=max(2048, 2 * longest * serve.turns + 64),
         most_in_flight=max(serve.concurrency, default=4),
         steps_file=steps if serve.step_records else None,
@@ -202,7 +202,7 @@ def _settings(
 
 
 def _knows_lengths(config: ServeConfig, vocabulary: Vocabulary) -> bool:
-    """Whether the words of a chat message are its tokens, so that the chat template's own can be told from them."""
+    """Whether the words of a chat message are its tokens, so that those of the chat template can be distinguished."""
     made_up = config.prompts_file is None and config.trace is None and config.image_side is None
     return vocabulary.is_exact and config.endpoint is Endpoint.chat and config.turns <= 1 and made_up
 
@@ -214,7 +214,7 @@ def _noting_lengths(requests: Iterator[PlannedRequest], lengths: list[int]) -> I
 
 
 class _Counter:
-    """Moves progress on in five steps: the client has better things to do than to draw."""
+    """Updates progress in five steps, to keep the client's overhead low."""
 
     def __init__(self, task: Task, total: int | None) -> None:
         self._task, self._step, self._done = task, max(1, (total or 50) // 5), 0
@@ -227,7 +227,7 @@ class _Counter:
 
 
 async def _ended_meanwhile(server: Server) -> str | None:
-    """Connections broke: see whether the server is gone. That it ended is known a moment after it did."""
+    """Check, after broken connections, whether the server has ended, which is known with a delay."""
     for _ in range(30):
         if not server.is_alive:
             return "the server ended during the load"
@@ -268,7 +268,7 @@ class _Run:
             self.api_key = os.environ.get(self.config.api_key_env)
 
     def run(self) -> StageResult:
-        """Run all steps; the files are written whatever happens after the first load point."""
+        """Run all steps; the files are written even if a later load point fails."""
         vocabulary = self._prepare()
         if self.config.client is ClientName.builtin and self.config.certify:
             self._certify()
@@ -290,7 +290,7 @@ class _Run:
     # Before the load.
 
     def _prepare(self) -> Vocabulary:
-        """Find or write the checkpoint; return words that its tokenizer knows."""
+        """Find or write the checkpoint; return words of its tokenizer."""
         app, config = self.context.config, self.config
         checkpoint = served_checkpoint(app, config)
         if config.engine is EngineName.attach:
@@ -343,7 +343,7 @@ class _Run:
             yield self.server
 
     def _find_model(self, server: Server) -> None:
-        """Take the only model of a running server, or check the name that was given."""
+        """Use the only model of a running server, or check the given name."""
         if self.config.engine is not EngineName.attach:
             return
         self.identity = server.identify()
@@ -403,7 +403,7 @@ class _Run:
                 await self._profile(client, server, vocabulary)
 
     async def _profile(self, client: LoadClient, server: Server, vocabulary: Vocabulary) -> None:
-        """Repeat the last load point, shortened, under the engine's profiler; whatever fails is a note."""
+        """Repeat the last load point, shortened, under the engine's profiler; failures give a note."""
         config = replace(self.config, requests=self.config.profile_requests, seed=self.config.seed + 1)
         number = len(self.results)
         planned = list(plan_loads(config, vocabulary))[-1]
@@ -433,7 +433,7 @@ class _Run:
             if server.engine.name is EngineName.attach and all(
                 one.http_status in (400, 422) for one in result.records
             ):
-                # Not every server takes fields that OpenAI's does not have.
+                # Not every server accepts fields outside the OpenAI API.
                 client.target = replace(client.target, fields={"stream_options": {"include_usage": True}})
                 result = await client.run(level, iter(requests), is_alive=lambda: server.is_alive)
                 self.notes.append("The server refuses ignore_eos: answers may be shorter than requested.")
@@ -466,7 +466,7 @@ class _Run:
         return [f"{server.url}{path}"]
 
     async def _watch_cancelled(self, result: LoadResult) -> None:
-        """After cancellations: how long until the engine runs nothing any more."""
+        """After cancellations: measure the time until the engine is idle."""
         if self.sampler is None or not any(one.status == "cancelled" for one in result.records):
             return
         began = self.sampler.clock.now()
@@ -533,7 +533,7 @@ class _Run:
         }
 
     def _masked(self, text: str) -> str:
-        """Return what a server named, without the API key that it was given."""
+        """Return a server's text without the API key."""
         return text.replace(self.api_key, MASK) if self.api_key else text
 
     def _engine_version(self) -> str | None:
@@ -586,7 +586,7 @@ class _Run:
         return written + [path for path in logs if path.is_file()]
 
     def _steps(self) -> list[Path]:
-        """Keep the engine's step records; without the plug-in's, what the log says of steps."""
+        """Keep the engine's step records; without the plug-in, the step lines of the log."""
         path = self.folder / STEPS
         if self.server is None or self.prepared is None or not self.config.step_records:
             return []
@@ -657,7 +657,7 @@ class _Run:
         return result
 
     def _was_killed(self) -> bool:
-        """Whether the server had to be killed; helpers of an engine that outlive it by a moment do not count."""
+        """Whether the server had to be killed; helpers of an engine that end slightly later do not count."""
         server = self.server
         if server is None or server.result is None or server.stop_s is None:
             return False

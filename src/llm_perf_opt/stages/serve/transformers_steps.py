@@ -1,7 +1,7 @@
 """``transformers serve`` with a line per step: ``python -m llm_perf_opt.stages.serve.transformers_steps serve MODEL …``.
 
-The loop of continuous batching has no statistics of its own, so three of its methods are wrapped. ``LLM_PERF_OPT_TRANSFORMERS_STEPS``
-names the file. The step's thread only puts numbers into a bounded queue; whatever goes wrong ends the recording with a line in
+The loop of continuous batching has no statistics, so three of its methods are wrapped. ``LLM_PERF_OPT_TRANSFORMERS_STEPS``
+names the file. The step's thread only puts numbers into a bounded queue; errors end the recording with a line in
 ``<file>.log`` and never reaches the server.
 """
 
@@ -27,7 +27,7 @@ _FLUSH_S = 0.2
 
 
 class StepFile:
-    """Writes lines in a thread of its own."""
+    """Writes lines in a separate thread."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.failed, self.dropped = path, False, 0
@@ -44,12 +44,12 @@ class StepFile:
             self._lines.append(line)
 
     def close(self) -> None:
-        """Write what is queued, and end."""
+        """Write queued lines and stop."""
         self._over.set()
         self._thread.join(5)
 
     def fail(self, reason: str) -> None:
-        """Record no more."""
+        """Stop recording."""
         self.failed = True
         self._lines.clear()
         try:
@@ -78,7 +78,7 @@ class StepFile:
 
 
 class StepRecorder:
-    """Turns what the loop does into step records."""
+    """Converts calls of the loop to step records."""
 
     def __init__(self, put: Callable[[dict[str, Any]], None], fail: Callable[[str], None]) -> None:
         self._put, self._fail = put, fail
@@ -98,7 +98,7 @@ class StepRecorder:
             try:
                 method(*arguments)
             except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
-                # Another release of transformers may do all of this differently: the server goes on.
+                # Another release of transformers may differ here: the server continues.
                 self._put = lambda _: None
                 self._fail(traceback.format_exc())
 

@@ -90,7 +90,7 @@ def effective_config(config: TorchProfilerConfig, app: AppConfig) -> TorchProfil
 
 
 def usable_activities(config: TorchProfilerConfig, app: AppConfig) -> tuple[tuple[str, ...], list[str]]:
-    """Return what can be recorded on the run's device, by torch's names of it, and a note for what cannot."""
+    """Return what can be recorded on the run's device, by torch's names, and a note on what cannot."""
     wanted = dict.fromkeys(activity.value for activity in config.activities)
     kind = app.resolved_device.partition(":")[0]
     names: dict[str, None] = {}
@@ -128,7 +128,7 @@ def out_of_range(config: TorchProfilerConfig) -> list[Problem]:
 
 
 def useless_activities(config: TorchProfilerConfig, app: AppConfig) -> list[Problem]:
-    """Return a problem when nothing is left to record."""
+    """Return a problem if nothing can be recorded."""
     kept, notes = usable_activities(config, app)
     if kept:
         return []

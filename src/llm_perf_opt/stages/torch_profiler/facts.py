@@ -24,7 +24,7 @@ _DISTURBANCE = 1
 
 
 def trace_facts(path: Path) -> Facts:
-    """Read a trace, or the ``profile.json`` that is left when the trace was not kept."""
+    """Read a trace, or the ``profile.json`` if the trace was not kept."""
     from llm_perf_opt.captures.documents import read_profile
 
     profile_path = path.with_name(layout.PROFILE)
@@ -80,7 +80,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     facts.notes += engine.notes
     if engine.is_recording:
         facts.recordings.append(path)
-        return  # kernels of a warm-up say nothing of how busy a device is
+        return  # kernels of a warm-up do not show how busy a device is
     facts.origins.append(capture_origin(path, "torch profiler", timeline))
     add_shapes = _count_work(facts, path, capture, attribution)
     if len(timeline.ops):
@@ -95,17 +95,17 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
             facts.traced_kernels = [TracedKernel(k.name, k.phase, k.total_s or 0.0) for k in found.kernels]
     else:
         facts.metrics["device_events"] = 0.0
-        if profile is None:  # our own runs say on which device they ran
+        if profile is None:  # our own runs record their device
             facts.notes.append(_no_device_note(path, len(timeline.calls)))
     if not len(timeline.ops) and not len(timeline.calls):
-        # Calls of a GPU's runtime without a kernel: the trace was made without the device, whose time is not known.
+        # Calls of a GPU's runtime without a kernel: the trace has no device activity, so its time is unknown.
         facts.module_shares = module_host_shares(timeline, attribution)
         facts.host_seconds = phase_host_seconds(timeline, attribution)
         _add_host_collectives(facts, path, capture)
 
 
 def _no_device_note(path: Path, calls: int) -> str:
-    """Say that a trace holds nothing of a device; with calls of its runtime it was there."""
+    """Return a note that a trace has no device activity; runtime calls show that a device was used."""
     if calls:
         return (
             f"{NO_DEVICE_EVENTS}: {path.name} has {calls:,} calls of a GPU's runtime and no kernel, so the device's activity was not "
@@ -115,7 +115,7 @@ def _no_device_note(path: Path, calls: int) -> str:
 
 
 def _add_host_collectives(facts: Facts, path: Path, capture: KinetoCapture) -> None:
-    """Find what a rank on a CPU says to the others; payloads where the trace recorded shapes."""
+    """Find the collectives of a rank on a CPU; with payloads if the trace has shapes."""
     from llm_perf_opt.analysis.ranks import host_collectives
     from llm_perf_opt.captures.kineto.calls import has_shapes, host_payloads
 
@@ -130,7 +130,7 @@ def _count_work(
 ) -> Callable[[Sequence[Kernel]], None]:
     """Count the work of a trace that recorded shapes; the file is read a second time, for these operators only.
 
-    Return what writes the shapes down at the kernels that ran them.
+    Return a function that adds the shapes to the kernels.
     """
     from llm_perf_opt.analysis.operators.flops import COUNTED_OPERATORS
     from llm_perf_opt.analysis.operators.work import add_kernel_work, link_calls, operator_work
@@ -148,14 +148,14 @@ def _count_work(
 
 
 def compile_log_facts(path: Path) -> Facts:
-    """Read what ``torch.compile`` logged of the same run."""
+    """Read the ``torch.compile`` logs of the same run."""
     from llm_perf_opt.captures.compile_logs import read_compile_log
 
     return Facts(sources={"compile log": (path,)}, compile_logged=read_compile_log(path))
 
 
 def memory_facts(path: Path) -> Facts:
-    """Read what the allocators reported in the pass that watched them."""
+    """Read the allocator events of the memory pass."""
     from llm_perf_opt.analysis.telemetry import memory_document
     from llm_perf_opt.analysis.timeline.attribution import attribute
     from llm_perf_opt.captures.documents import read_profile
@@ -179,13 +179,13 @@ def memory_facts(path: Path) -> Facts:
 def traces_facts(paths: Sequence[Path]) -> Facts:
     """Read the traces; ranks are joined later, with all captures."""
     from llm_perf_opt.analysis.operators.table import add_up
-    from llm_perf_opt.analysis.ranks import kept_in_bounds  # NumPy only where captures are read
+    from llm_perf_opt.analysis.ranks import kept_in_bounds  # NumPy is imported only if captures are read
 
     found = list(kept_in_bounds(_kept_small(trace_facts(path)) for path in paths))
     runs = [each for each in found if not each.recordings]
     recordings = [each for each in found if each.recordings]
     if runs:
-        for each in recordings:  # what the host did while it recorded is not part of the run
+        for each in recordings:  # host work during recording is not part of the run
             each.operators, each.metrics, each.sections = [], {}, []
     merged = merge_facts("", [*runs, *recordings])
     merged.operators = add_up([one for each in [*runs, *recordings] for one in each.operators])
@@ -201,7 +201,7 @@ def exports_facts(paths: Sequence[Path]) -> Facts:
 
 
 def _kept_small(facts: Facts) -> Facts:
-    """Forget what a trace's analysis no longer needs: eight ranks must not hold eight times everything."""
+    """Release data that is no longer needed, to bound the memory of many ranks."""
     from llm_perf_opt.captures.timeline import Timeline, no_spans
 
     for capture in facts.captures:
@@ -211,7 +211,7 @@ def _kept_small(facts: Facts) -> Facts:
 
 
 def _name_graphs(facts: Facts) -> None:
-    """Give the kernels behind graph launches the operators that recorded them."""
+    """Attribute kernels behind graph launches to the operators that recorded them."""
     from llm_perf_opt.analysis.operators.graph_join import graph_operator_times, join_graphs, join_note
     from llm_perf_opt.analysis.operators.table import add_up
     from llm_perf_opt.captures.kineto.calls import read_recorded

@@ -1,6 +1,6 @@
-"""Passes under the torch profiler: one for the operators and the timeline, one of its own for memory.
+"""Passes under the torch profiler: one for the operators and the timeline, a separate one for memory.
 
-Neither is a measurement of speed: the profiler slows what it watches, so timings come from passes without it.
+Neither is a measurement of speed: the profiler slows the program, so timings come from passes without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GZIP_LEVEL = 4
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """What the profiler records."""
+    """Settings of the profiler."""
 
     activities: tuple[str, ...]
     """``cpu``, ``cuda``, ``xpu``, ``privateuse1``: only those this machine has."""
@@ -47,7 +47,7 @@ class ProfileOptions:
 
 @dataclass(slots=True)
 class Profile:
-    """What a profiled pass leaves behind."""
+    """Result of a profiled pass."""
 
     trace: Path
     """Uncompressed JSON, in scratch."""
@@ -85,7 +85,7 @@ def profile_pass(
 def memory_pass(
     engine: Engine, batch: Batch, max_new_tokens: int, activities: Sequence[str], scratch: Path
 ) -> Path:
-    """Run one pass with the allocators watched; return the trace with what they reported."""
+    """Run one pass with allocator events; return the trace."""
     from torch.profiler import profile
 
     with profile(activities=_activities(activities), profile_memory=True) as profiler:
@@ -94,7 +94,7 @@ def memory_pass(
 
 
 def export_trace(profiler: Any, path: Path) -> Path:
-    """Write a trace as JSON; torch itself does not say when the disk was full."""
+    """Write a trace as JSON; torch itself does not report a full disk."""
     with explain_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -109,12 +109,12 @@ def export_trace(profiler: Any, path: Path) -> Path:
 
 
 def compress(source: Path, target: Path) -> Path:
-    """Pack a file; the target is whole or absent."""
+    """Compress a file atomically."""
     with (
         atomic_path(target) as temporary,
         source.open("rb") as plain,
         temporary.open("wb") as raw,
-        # A fixed time stamp: the same trace packs to the same bytes.
+        # A fixed time stamp: the same trace gives the same bytes.
         gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, mtime=0) as packed,
     ):
         shutil.copyfileobj(plain, packed, 1 << 20)
@@ -122,7 +122,7 @@ def compress(source: Path, target: Path) -> Path:
 
 
 def _start_profiler_once(engine: Engine, options: ProfileOptions) -> None:
-    """Let the tracer load its libraries and allocate its buffers; that would be part of the first phase."""
+    """Let the tracer load its libraries and allocate its buffers; otherwise this would be part of the first phase."""
     import torch
 
     # Kineto prints a line for every start and stop; it reads the variable when it is first used.
@@ -153,7 +153,7 @@ def _activities(names: Sequence[str]) -> list[Any]:
 
 
 def supported_activities(names: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Keep the activities that this torch can trace; a backend of its own need not bring a tracer."""
+    """Keep the activities that this torch can trace; other backends may have no tracer."""
     from torch.profiler import supported_activities as supported
 
     can = supported()

@@ -48,7 +48,7 @@ class TorchProfilerStage(Stage):
     config_type: ClassVar[type[StageConfig]] = TorchProfilerConfig
 
     def check(self, context: StageContext) -> list[Problem]:
-        """Check the stage's own keys, that the data set is there, and that the model fits into memory."""
+        """Check the stage's own keys, the data set, and whether the model fits into memory."""
         from llm_perf_opt.workloads.memory_estimate import memory_problems
         from llm_perf_opt.workloads.setup import check_inputs
 
@@ -60,7 +60,7 @@ class TorchProfilerStage(Stage):
         return [*problems, *memory_problems(context.config, NAME)]
 
     def plan(self, context: StageContext) -> list[str]:
-        """Say what would be run and which files it would leave."""
+        """Return what would be run and written."""
         from llm_perf_opt.workloads.setup import planned_passes, workload_config
 
         config = effective_config(context.stage_config(NAME, TorchProfilerConfig), context.config)
@@ -104,7 +104,7 @@ class TorchProfilerStage(Stage):
             layout.TRACE,
             layout.TRACE.removesuffix(".gz"),
             layout.PROFILE,
-        )  # the last: no trace was kept
+        )  # last: no trace was kept
         sources = (
             (TIMINGS, [folder / layout.TIMINGS], timings_facts),
             ("torch trace", [folder / name for name in names], trace_facts),
@@ -132,7 +132,7 @@ def _planned_outputs(output: OutputConfig, folder: Path) -> list[str]:
 
 
 def representative_batch(result: WorkloadResult) -> list[Sample]:
-    """Return the batch in the middle by prompt length: neither the shortest nor the longest page.
+    """Return the batch of median prompt length.
 
     Deterministic, unlike a choice by measured time, so that two runs profile the same request.
     """
@@ -159,7 +159,7 @@ class _Profiling:
     """What could not be recorded, and why."""
 
     def run(self) -> list[Path]:
-        """Profile, then watch memory; return the files."""
+        """Profile, then record memory; return the files."""
         from llm_perf_opt.stages.torch_profiler.passes import profile_pass
 
         samples = representative_batch(self.measured)
@@ -209,7 +209,7 @@ class _Profiling:
         return [*files, atomic_write_json(self.folder / layout.PROFILE, document)]
 
     def _operators(self, trace: Path) -> list[dict[str, Any]]:
-        """Read the operators out of a trace that is not kept: nothing can be read from it later."""
+        """Read the operators of a trace that is not kept."""
         from llm_perf_opt.analysis.operators.table import operator_records
         from llm_perf_opt.analysis.timeline.attribution import attribute
         from llm_perf_opt.captures.kineto.reader import read_kineto

@@ -1,6 +1,6 @@
 """Count one phase of a model: FLOPs, bytes, cache traffic and coverage, by module, in one pass.
 
-Works on the meta device (no weights, no arithmetic) and on real tensors alike. It is torch's FlopCounterMode
+Works on the meta device (no weights, no arithmetic) and on real tensors. It is torch's FlopCounterMode
 idea — a dispatch mode that sees every operator — with the missing formulas of
 :mod:`llm_perf_opt.workloads.counting.formulas`, and it also notes which parameters are read, what the key-value
 cache carries and which operators have no formula, so that nothing needs a second pass.
@@ -62,7 +62,7 @@ def model_tree(model: torch.nn.Module, components: Mapping[str, str] | None = No
 
 
 def _routed(modules: Mapping[str, torch.nn.Module], experts: set[str]) -> dict[str, int]:
-    """Return how many experts are chosen for a token, as the module around the experts says it."""
+    """Return how many experts are chosen for a token, as set in the module around the experts."""
     found = {}
     for path in sorted(experts):
         around = modules.get(path.rpartition(".")[0])
@@ -73,7 +73,7 @@ def _routed(modules: Mapping[str, torch.nn.Module], experts: set[str]) -> dict[s
 
 
 def _latent(path: str, module: torch.nn.Module) -> LatentAttention | None:
-    """Recognise latent attention by its sizes and the layer that expands the compressed vector."""
+    """Detect latent attention by its sizes and the layer that expands the compressed vector."""
     names = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     sizes = [getattr(module, name, None) for name in names]
     expansion = getattr(module, "kv_b_proj", None)
@@ -134,7 +134,7 @@ def count_phase(
 
 
 class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
-    """Sees every operator that runs."""
+    """Intercepts every operator."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
 
 
 class _AttentionFunctionMode(TorchFunctionMode):  # type: ignore[misc]
-    """Counts scaled-dot-product attention as one operator, before torch takes it apart on the meta device."""
+    """Counts scaled-dot-product attention as one operator, before torch decomposes it on the meta device."""
 
     def __init__(self, recorder: Recorder | None) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ def _attention_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tu
 def count_adapter_phase(
     adapter: ModelAdapter, model: torch.nn.Module, tree: ModelTree, phase: str, shapes: PhaseShapes
 ) -> PhaseCount:
-    """Count a phase at ``shapes``; where it works on a state, with what that holds before and after."""
+    """Count a phase at ``shapes``; for a stateful phase, with the state before and after."""
     calls = cast("Mapping[str, Callable[[], object]]", adapter.static_calls(model, shapes))
     positions = {
         "vision": shapes.image_tokens,

@@ -1,8 +1,8 @@
-"""FLOPs of single operators: torch's own registry, and the operators it leaves out.
+"""FLOPs of single operators: torch's own registry, and operators missing in it.
 
 torch counts nothing for grouped expert products, for attention on CPU, for packed low-precision products and
 for operators that libraries register; without them a mixture-of-experts model loses half of its arithmetic
-in silence. Formulas are found by qualified name, so that none of those libraries has to be installed.
+in silence. Formulas are found by qualified name, so those libraries need not be installed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _attention_positions_first(args: Sequence[Any], _out: Any) -> int:
 
 
 def _grouped_mm(args: Sequence[Any], _out: Any) -> int:
-    """Grouped product: every row meets one of the stacked matrices, whichever way rows are grouped."""
+    """Grouped product: every row is multiplied by one of the stacked matrices, whichever way rows are grouped."""
     left, right = args[0].shape, args[1].shape
     groups = left[0] if len(left) == 3 and len(right) == 3 else 1
     return int(2 * groups * left[-2] * left[-1] * right[-1])
@@ -103,7 +103,7 @@ ATTENTION_OPERATORS = frozenset(
         "aten::_efficient_attention_forward",
     }
 )
-# Operators that do arithmetic worth about one FLOP per element and carry neither of torch's two tags.
+# Operators with about one FLOP per element that have neither of torch's two tags.
 _SMALL_NAMES = """
 _softmax _safe_softmax _log_softmax native_layer_norm native_group_norm native_batch_norm _fused_rms_norm
 _native_batch_norm_legit_no_training cudnn_batch_norm batch_norm rms_norm cumsum cumprod logcumsumexp topk
@@ -115,7 +115,7 @@ index_reduce scatter_reduce segment_reduce native_dropout glu _fft_r2c _fft_c2r 
 _cdist_forward multinomial polar softplus exponential_ floor_divide remainder searchsorted bucketize
 _foreach_mul _foreach_add
 """
-# Operators that only move, make or look up data.
+# Operators that only move, create or look up data.
 _FREE_NAMES = """
 _to_copy clone copy_ copy contiguous cat stack embedding index index_select gather index_put index_put_
 _index_put_impl_ index_copy index_copy_ index_fill index_fill_ take take_along_dim select_scatter
@@ -130,7 +130,7 @@ pixel_shuffle pixel_unshuffle channel_shuffle _pack_padded_sequence unfold_copy 
 _reshape_copy meshgrid argmax argmin device _assert_async _assert_tensor_metadata record_stream
 split_with_sizes_copy
 """
-# Of those the ones that leave a device nothing to do.
+# Those of them that need no work on the device.
 _IDLE_NAMES = """
 empty empty_like empty_strided new_empty new_empty_strided scalar_tensor _local_scalar_dense item lift lift_fresh detach alias
 _unsafe_view resize_ set_ is_same_size device _assert_async _assert_tensor_metadata record_stream meshgrid
@@ -146,7 +146,7 @@ def qualified_name(operator: torch._ops.OpOverload) -> str:
 
 
 def formula_of(operator: torch._ops.OpOverload) -> Formula | None:
-    """Return how to count an operator, or ``None`` when nobody knows a formula."""
+    """Return how to count an operator, or ``None`` if no formula is known."""
     extra = EXTRA_FORMULAS.get(qualified_name(operator))
     if extra is not None:
         return extra
@@ -178,7 +178,7 @@ def cost_of(operator: torch._ops.OpOverload) -> Cost:
 
 
 def starts_work(operator: torch._ops.OpOverload, cost: Cost) -> bool:
-    """Whether an operator makes a device do something: arithmetic, or moving data."""
+    """Whether an operator causes work on the device: arithmetic or data movement."""
     if cost != "free":
         return True
     namespace, _, name = qualified_name(operator).partition("::")

@@ -1,4 +1,4 @@
-"""Collects what a counted phase does: the modes of :mod:`llm_perf_opt.workloads.counting.counter` report to it."""
+"""Records a counted phase: the modes of :mod:`llm_perf_opt.workloads.counting.counter` report to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BATCHED_PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """What is known of an operator; looked up once per operator."""
+    """Cached properties of an operator."""
 
     name: str
     cost: Cost
@@ -47,13 +47,13 @@ class Recorder:
         named = dict(model.named_parameters())
         self._params = {id(param): name for name, param in named.items()}
         self._storages = {param.untyped_storage()._cdata: name for name, param in named.items()}
-        self._gathered: list[torch.Tensor] = []  # keeps storages alive, so that their identity stays theirs
+        self._gathered: list[torch.Tensor] = []  # keeps storages alive, so that their ids are not reused
         self._experts = {param.module for param in tree.params if param.experts}
         self._head = tree.head
         self._operators: dict[Any, _Operator] = {}
 
     def describe(self, operator: torch._ops.OpOverload) -> _Operator:
-        """Return what is known of an operator."""
+        """Return the properties of an operator."""
         found = self._operators.get(operator)
         if found is None:
             name = qualified_name(operator)
@@ -64,7 +64,7 @@ class Recorder:
         return found
 
     def parameter_of(self, tensor: torch.Tensor) -> str | None:
-        """Return the name of the parameter a tensor is, or is a view of."""
+        """Return the name of the parameter behind a tensor or view."""
         name = self._params.get(id(tensor))
         return name if name is not None else self._storages.get(tensor.untyped_storage()._cdata)
 
@@ -122,7 +122,7 @@ class Recorder:
         met[name] = met.get(name, 0) + elements
 
     def note_activations(self, path: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-        """Add the bytes of inputs that are no parameters, and of outputs."""
+        """Add the bytes of inputs that are not parameters, and of outputs."""
         size = self._activation_bytes(inputs) + _bytes(outputs)
         own = self.count.own_activation_bytes
         own[path] = own.get(path, 0) + size
@@ -170,7 +170,7 @@ class Recorder:
         met["softmax inside attention"] = met.get("softmax inside attention", 0) + scores
 
     def _note_plain_attention(self, args: tuple[Any, ...], flops: int) -> bool:
-        """Recognise the two products of attention written out ("eager"), so that conventions apply to them.
+        """Detect the two products of eager attention, so that conventions apply to them.
 
         They are batched products run directly by a decoder's attention module, one of whose sizes is the
         number of positions its cache layer holds.
@@ -206,7 +206,7 @@ class Recorder:
         return layer.kv_heads if layer is not None else 0
 
     def _window(self, module: torch.nn.Module) -> int | None:
-        """Return the sliding window of an attention module: its own word, or its cache layer's."""
+        """Return the sliding window of an attention module: its own setting, or its cache layer's."""
         window = getattr(module, "sliding_window", None)
         if not isinstance(window, int):
             layer = self.count.cache.get(getattr(module, "layer_idx", -1))
@@ -254,11 +254,11 @@ class Recorder:
     def watching_caches(self) -> Iterator[None]:
         """Note what layers write to and read from a transformers cache while a module runs.
 
-        Keys and values of an encoder are no part of a cache that grows; their adapter counts them as a state.
+        Keys and values of an encoder are not part of a growing cache; their adapter counts them as a state.
         """
         try:
             from transformers.cache_utils import Cache
-        except ImportError:  # a user's own model without transformers: no cache facts
+        except ImportError:  # a user's model without transformers: no cache facts
             yield
             return
         original = Cache.update
@@ -295,7 +295,7 @@ def _bytes(tensors: list[torch.Tensor]) -> int:
 
 
 def _bytes_once(tensors: Any) -> int:
-    """Add up tensors; one that is handed over as key and as value alike is kept once."""
+    """Add up tensors; a tensor used as both key and value is counted once."""
     distinct = {id(tensor): tensor for tensor in tensors if isinstance(tensor, torch.Tensor)}
     return sum(tensor.numel() * tensor.element_size() for tensor in distinct.values())
 
@@ -306,7 +306,7 @@ def _causal_argument(args: tuple[Any, ...]) -> bool:
 
 
 def _has_numeric_output(out: Any) -> bool:
-    """Tell arithmetic from index and mask bookkeeping, which no convention counts as FLOPs."""
+    """Return whether an operator is arithmetic and not index or mask bookkeeping, which has no FLOPs."""
     return any(tensor.is_floating_point() or tensor.is_complex() for tensor in _tensors((out,)))
 
 

@@ -52,7 +52,7 @@ def configured_shapes(adapter: ModelAdapter, stage: ShapeOverrides, steps: int) 
 
 
 def _image_tokens(adapter: ModelAdapter, grid: Sequence[int]) -> int:
-    """Ask the adapter how many positions a page with this grid takes."""
+    """Return the number of positions of a page with this grid."""
     tiling = adapter.tiling()
     if tiling is None:
         raise ConfigError(
@@ -75,12 +75,12 @@ def _image_tokens(adapter: ModelAdapter, grid: Sequence[int]) -> int:
 
 
 def steps_within(wanted: int, prompt_tokens: int, limit: int | None) -> int:
-    """Return the decode steps of an answer, which ends where the model's context is full, as the engine ends it."""
+    """Return the decode steps of an answer, limited by the model's context, as in the engine."""
     return wanted if limit is None else max(1, min(wanted, limit - prompt_tokens))
 
 
 def check_context(shapes: PhaseShapes, steps: int, limit: int | None) -> None:
-    """Refuse shapes the model was not made for."""
+    """Reject shapes beyond the model's context."""
     longest = max(shapes.prompt_tokens + steps, shapes.context_tokens + 1)
     if limit is not None and longest > limit:
         raise ConfigError(
@@ -129,7 +129,7 @@ def _batches(samples: Iterator[Sample], size: int) -> Iterator[Sequence[Sample]]
 
 
 def representative_shapes(shapes: Weighted, limit: int) -> tuple[Weighted, str | None]:
-    """Keep at most ``limit`` shapes, evenly spread over prompt lengths; each stands for its nearest neighbours."""
+    """Keep at most ``limit`` shapes, evenly spread over prompt lengths; each represents its nearest neighbours."""
     if len(shapes) <= limit:
         return shapes, None
     ordered = sorted(shapes, key=lambda item: (item[0].prompt_tokens, item[0].batch_size))
@@ -229,7 +229,7 @@ _SHAPE_KEYS = ("grid", "text_tokens", "prompt_tokens", "context_tokens", "batch_
 
 
 def find_contradictions(stage: StaticAnalysisConfig) -> list[Problem]:
-    """Return values and combinations that cannot be meant; needs no model."""
+    """Return invalid values and combinations; needs no model."""
     problems = []
     for name in _POSITIVE:
         value = getattr(stage, name)

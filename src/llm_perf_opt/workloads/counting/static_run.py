@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.workloads.base import ModelAdapter, PhaseShapes
 
 
-# Parts of a static document that follow from what was counted: totals, checks, memory, ranks, notes.
+# Parts of a static document derived from the counts: totals, checks, memory, ranks, notes.
 
 
 SPLITS = (2, 4, 8)
@@ -80,7 +80,7 @@ def totals(
     """Add up a request of ``steps`` tokens; ``phases`` are those the model has."""
 
     def of(phase: str) -> float | None:
-        """FLOPs of a phase; nothing for a phase the model does not have, unknown for one that failed."""
+        """FLOPs of a phase; zero for a phase the model does not have, unknown for one that failed."""
         if phase in static.phases:
             return static.phases[phase].flops
         return None if phase in phases else 0
@@ -123,7 +123,7 @@ def splits(
 def cross_checks(
     static: Static, expected: Mapping[str, Mapping[str, int]], labels: Collection[str]
 ) -> list[CrossCheck]:
-    """Hold the count against a closed form: ``expected`` is phase → component → FLOPs."""
+    """Compare the count with a closed form: ``expected`` is phase → component → FLOPs."""
     checks = []
     for phase, components in expected.items():
         for label, value in components.items():
@@ -144,7 +144,7 @@ def _add_memory(
     activations_bytes: float,
     context_limit: int | None,
 ) -> None:
-    """Say what must be in memory, at these shapes and at others; activations are those of the largest operator."""
+    """Add the required memory at these and other shapes; activations are those of the largest operator."""
     cache = kv_resident_bytes(document.kv_layers, shapes.context_tokens, shapes.batch_size)
     document.static.resident_bytes = {
         "weights": weights_bytes,
@@ -158,7 +158,7 @@ def _add_memory(
 
 
 def document_notes(document: StaticDocument, phases: Collection[str]) -> list[str]:
-    """Say what is not known and what disagrees; ``phases`` are those the model has."""
+    """Return notes on unknown values and mismatches; ``phases`` are those the model has."""
     notes = []
     missing = [phase for phase in phases if phase not in document.static.phases]
     if missing:
@@ -186,8 +186,8 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 LOGGER = logging.getLogger("llm_perf_opt")
-# What a model's own code raises when it meets the meta device: values asked of tensors that have none, operators
-# without a shape function, sizes a kernel refuses. Anything else is a bug and stays one.
+# Errors of model code on the meta device: reading values of tensors that have none, operators
+# without a shape function, sizes a kernel rejects. Anything else is a bug and is raised.
 _COUNT_ERRORS = (
     RuntimeError,
     NotImplementedError,
@@ -214,9 +214,9 @@ class StaticCounter:
         cache_dtype: str | None = None,
         ranks: Sequence[int] = SPLITS,
     ) -> None:
-        """Build the model; ``not_quantised`` says why a quantised checkpoint's format is not that of the run.
+        """Build the model; ``not_quantised`` is the reason why the run does not use a quantised checkpoint's format.
 
-        ``ranks``: numbers of ranks to split it over, on paper.
+        ``ranks``: numbers of ranks to split it over in the static model.
         """
         self.ranks = ranks
         self.adapter = adapter
@@ -247,7 +247,7 @@ class StaticCounter:
         self._tree = model_tree(self._model, self.adapter.components())
 
     def _quantise(self) -> None:
-        """Give parameters the size a quantised checkpoint stores them in."""
+        """Set parameter sizes to those stored in a quantised checkpoint."""
         config = self.adapter.quantization_config()
         if config is None:
             return
@@ -274,7 +274,7 @@ class StaticCounter:
             )
 
     def _unquantised_bytes(self, counts: Mapping[str, PhaseCount]) -> dict[str, float]:
-        """Return what phases would read were the weights not quantised; nothing where they are not."""
+        """Return what phases would read with unquantised weights; empty if they are unquantised."""
         tree = self._unquantised
         if tree is None:
             return {}
@@ -317,7 +317,7 @@ class StaticCounter:
 
     @property
     def context_limit(self) -> int | None:
-        """Most positions the model was made for, when known."""
+        """Maximum number of positions, if known."""
         limit = self.adapter.context_tokens
         if limit is None and self.closed_form is not None:
             limit = self.closed_form.decoder.context_limit
@@ -348,7 +348,7 @@ class StaticCounter:
             return None
 
     def _switch_experts(self, error: Exception) -> bool:
-        """Count experts as batched products where the grouped kernel refuses the sizes; same FLOPs."""
+        """Count experts as batched products where the grouped kernel rejects the sizes; same FLOPs."""
         switch = getattr(self._model, "set_experts_implementation", None)
         has_experts = self._tree is not None and any(param.experts for param in self._tree.params)
         note = "experts were counted as batched products (same FLOPs)"
@@ -388,7 +388,7 @@ class StaticCounter:
             counted = Counted(self._tree, counts, cached, self.dtype.itemsize, causal)
             static.splits = splits(self.adapter, self._model, counted, self.ranks)
         if static.scaling is not None:
-            # Windowed layers hold less than the context, so the count alone does not tell it.
+            # Windowed layers hold less than the context, so it cannot be derived from the count alone.
             static.scaling.context_tokens = shapes.context_tokens
             static.scaling.cache_element_bytes = self._cached_element_bytes
             static.scaling.unquantised_bytes = self._unquantised_bytes(counts)

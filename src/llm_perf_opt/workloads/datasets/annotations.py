@@ -1,4 +1,4 @@
-"""``OmniDocBench.json``: what a page says, as one text in reading order.
+"""``OmniDocBench.json``: the text of a page in reading order.
 
 The file is a list of pages ``{layout_dets, page_info, extra}``. Its traps: ``image_path`` is a bare name
 (with dots in it, such as ``x.pdf_12.jpg``), ``width`` and ``height`` are swapped on many pages (so they are
@@ -15,7 +15,7 @@ from typing import Any
 JSON_NAME = "OmniDocBench.json"
 _IGNORED_CATEGORIES = frozenset(
     {
-        # The evaluator reads these but leaves them out of the score.
+        # Read by the evaluator but not scored.
         "figure_caption", "figure_footnote", "table_caption", "table_footnote", "code_algorithm",
         "code_algorithm_caption", "equation_caption", "header", "footer", "page_footnote", "page_number",
         # No text of the page, or text that another block already holds.
@@ -51,12 +51,12 @@ class Annotations:
             text = page_text(page)
             self._by_name[name] = text
             stem = PurePosixPath(name).stem
-            # The same page is a .jpg in one release and a .png in another; an ambiguous stem helps nobody.
+            # The same page is a .jpg in one release and a .png in another; ambiguous stems are dropped.
             self._by_stem[stem] = None if stem in self._by_stem else text
 
     @classmethod
     def load(cls, path: Path) -> Annotations:
-        """Read the file; a :class:`ValueError` or :class:`OSError` says what is wrong with it."""
+        """Read the file; a :class:`ValueError` or :class:`OSError` describes the problem."""
         pages = json.loads(path.read_bytes())
         if not isinstance(pages, list):
             raise ValueError("it is not a list of pages")

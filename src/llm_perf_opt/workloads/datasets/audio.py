@@ -1,4 +1,4 @@
-"""Sounds: WAV files of a folder or a list, or made up at a given length."""
+"""Audio clips: WAV files of a folder or a list, or synthetic clips of a given length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.config.schema import DatasetConfig, GeneratedAudioConfig
 
 
-# Sounds as arrays: made up from a seed, or read from WAV files; nothing but numpy and the standard library.
+# Audio as arrays: synthetic from a seed, or read from WAV files, with numpy and the standard library only.
 
 
 _MADE_UP = "made_up_sound"
@@ -35,7 +35,7 @@ _NOISE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One sound, one channel."""
+    """One mono clip."""
 
     values: np.ndarray[Any, Any]
     """From -1 to 1."""
@@ -43,12 +43,12 @@ class Clip:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Duration."""
         return len(self.values) / self.rate_hz
 
 
 def clip_of(sample: Sample) -> Clip:
-    """Return the sound of a sample: of its file, or as described."""
+    """Return the clip of a sample: from its file, or synthetic."""
     if sample.path is not None:
         return read_wave(sample.path)
     described = sample.extra.get(_MADE_UP)
@@ -60,7 +60,7 @@ def clip_of(sample: Sample) -> Clip:
 
 
 def made_up_clip(seed: int, seconds: float) -> Clip:
-    """Return tones that change with every syllable over a little noise; the same seed gives the same sound."""
+    """Return tones that change with every syllable over a little noise; deterministic for a seed."""
     import numpy as np
 
     draw = np.random.default_rng(seed)
@@ -104,7 +104,7 @@ def read_wave(path: Path) -> Clip:
 
 
 def resampled(clip: Clip, rate_hz: int) -> np.ndarray[Any, Any]:
-    """Return a clip's values at another rate, by straight lines between them."""
+    """Return a clip's values at another rate, by linear interpolation."""
     import numpy as np
 
     if clip.rate_hz == rate_hz:
@@ -131,15 +131,15 @@ class AudioDataset(Dataset):
         self._samples = self._find_samples()
 
     def __len__(self) -> int:
-        """Count the sounds before sampling."""
+        """Count the clips before sampling."""
         return len(self._samples)
 
     def problems(self) -> Sequence[str]:
-        """Say what was left out so far and why."""
+        """Return what was left out so far and why."""
         return tuple(self._problems)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the sounds, sampling applied; unreadable files are passed over, all unreadable is an error."""
+        """Yield the clips, sampling applied; unreadable files are skipped, none readable is an error."""
         empty = True
         for epoch, index in draw(len(self._samples), self.config.sampling, self._usable):
             empty = False
@@ -175,7 +175,7 @@ class AudioDataset(Dataset):
         ]
 
     def _found_below(self, root: Path) -> list[Path]:
-        # The configured patterns are those of images unless somebody set others.
+        # The default patterns are for images, so they apply only if the user changed them.
         patterns = [*(one for one in self.config.fallback_patterns if one.endswith(".wav")), *_PATTERNS]
         for pattern in patterns:
             if found := glob_below(root, pattern):

@@ -50,8 +50,8 @@ def find_filelist(name: str, root: Path | None) -> Path:
 def read_filelist(filelist: Path, root: Path | None) -> tuple[list[ListedFile], list[str]]:
     """Return the files of a list in its order, and remarks about repeated entries.
 
-    Any entry that cannot be used is an error that names its line: a run over half of what was asked for would
-    be a run over something else.
+    Any entry that cannot be used is an error that names its line: a run over only some of the
+    requested files would measure something else.
     """
     listed: list[ListedFile] = []
     remarks: list[str] = []
@@ -95,7 +95,7 @@ def _entries(filelist: Path) -> Iterator[tuple[int, str]]:
 
 
 def _locate(entry: str, root: Path | None) -> tuple[Path | None, str]:
-    """Return the file an entry means, or why there is none."""
+    """Return the file of an entry, or why there is none."""
     if "\0" in entry:
         return None, "not a file name"
     given = Path(entry)
@@ -103,7 +103,7 @@ def _locate(entry: str, root: Path | None) -> tuple[Path | None, str]:
         return _readable([given])
     if root is None:
         return None, "not absolute, and dataset.root is not set"
-    # Looking at the text, not at resolved links: data sets are often folders of links into a shared store.
+    # By text, not by resolved links: data sets are often folders of links into a shared store.
     if Path(os.path.normpath(entry)).parts[:1] == (os.pardir,):
         return None, "leaves dataset.root; only absolute paths may"
     candidates = [root / given]

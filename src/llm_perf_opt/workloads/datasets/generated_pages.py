@@ -1,4 +1,4 @@
-"""Generated pages on disk: made once per (seed, pages, size), shared by every later run.
+"""Generated pages on disk: generated once per (seed, pages, size) and shared by later runs.
 
 Cached below ``dataset.generated.cache_dir``, else ``$LLM_PERF_OPT_CACHE``, else the user's cache directory.
 A set is written next to its place and renamed into it, so that runs started together see all of it or nothing.
@@ -38,18 +38,18 @@ _SMALLEST_SIDE = 64
 
 
 def user_cache_dir() -> Path:
-    """Return the directory for files that may be made again: ``$LLM_PERF_OPT_CACHE`` or the XDG one."""
+    """Return the directory for reproducible files: ``$LLM_PERF_OPT_CACHE`` or the XDG one."""
     own = os.environ.get("LLM_PERF_OPT_CACHE")
     if own:
         return Path(own).expanduser().absolute()
     xdg = os.environ.get("XDG_CACHE_HOME")
-    # The XDG specification says relative values are to be ignored.
+    # The XDG specification requires ignoring relative values.
     base = Path(xdg) if xdg and Path(xdg).is_absolute() else Path("~/.cache").expanduser()
     return base / "llm-perf-opt"
 
 
 def ensure_pages(config: GeneratedConfig) -> Path:
-    """Return the root of a data set of generated pages, making it if it is not there yet."""
+    """Return the root of a data set of generated pages, creating it if necessary."""
     _check_config(config)
     try:
         base = (
@@ -80,7 +80,7 @@ def _check_config(config: GeneratedConfig) -> None:
 
 
 def _cache_key(config: GeneratedConfig) -> str:
-    # Pillow is part of the key: another version may draw the same letters with other pixels.
+    # Pillow is part of the key: another version may render the same text differently.
     settings = (_GENERATOR_VERSION, PIL.__version__, config.pages, config.seed, config.max_side)
     digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
     return f"v{_GENERATOR_VERSION}-{digest}"
@@ -100,7 +100,7 @@ def _cached_pages(folder: Path, config: GeneratedConfig) -> Path:
 
 
 def _write_pages(folder: Path, config: GeneratedConfig) -> None:
-    # Imported here: drawing is needed once, reading the cache every time.
+    # Imported here: drawing is needed only once.
 
     (folder / IMAGES).mkdir()
     annotations, sizes = [], {}
@@ -122,7 +122,7 @@ def _move_into_place(work: Path, folder: Path) -> None:
             work.rename(folder)
             return
         except OSError:
-            # Another run was faster, or what is there is damaged (somebody tidied up): then it goes aside.
+            # Another run was faster, or the existing set is damaged: then it is moved aside.
             if _is_complete(folder):
                 return
             if not folder.exists():
@@ -134,7 +134,7 @@ def _move_into_place(work: Path, folder: Path) -> None:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Whether every file of the set is there with its size."""
+    """Whether every file of the set exists with its size."""
     try:
         sizes = json.loads((folder / MANIFEST).read_bytes())["bytes"]
         return bool(sizes) and all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -142,10 +142,10 @@ def _is_complete(folder: Path) -> bool:
         return False
 
 
-# Made-up pages in OmniDocBench format: drawn text whose every position is known.
+# Synthetic pages in OmniDocBench format: drawn text whose every position is known.
 #
-# A page depends on its seed, its place in the set and the longest side, on nothing else. The font is the one
-# Pillow carries, so nothing has to be installed.
+# A page depends on its seed, its place in the set and the longest side, and nothing else. The font is the one
+# included in Pillow, so nothing has to be installed.
 
 
 LAYOUTS = ("portrait", "landscape_table", "small", "two_columns")
@@ -201,7 +201,7 @@ def page_size(layout: str, max_side: int) -> tuple[int, int]:
 
 @dataclass
 class _Sheet:
-    """A page being drawn, and what has been drawn on it."""
+    """A page being drawn, with its recorded blocks."""
 
     width: int
     height: int
@@ -223,7 +223,7 @@ class _Sheet:
         return text[0].upper() + text[1:]
 
     def text_block(self, category: str, text: str, y: float, size: float) -> float:
-        """Draw wrapped text at ``y``; return where the next block starts. What does not fit is left out."""
+        """Draw wrapped text at ``y``; return where the next block starts. Text that does not fit is omitted."""
         font = self.font(size)
         left, _, right, bottom = self.column
         lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Is this file an image a model can be given? Answered from headers and check sums, decoded only in doubt."""
+"""Validation of image files from headers and checksums; decoded only if necessary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIDEWAYS = {5, 6, 7, 8}
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What the header says, the page held upright (EXIF orientation applied)."""
+    """Header information, with EXIF orientation applied."""
 
     width: int
     height: int
@@ -29,7 +29,7 @@ def check_image(path: Path) -> ImageFacts | str:
     """Return the facts of a readable image, or the reason why it is not one."""
     try:
         with warnings.catch_warnings():
-            # Pillow warns from 89 megapixels on, but pages of 100 exist. It refuses twice that, and so do we.
+            # Pillow warns from 89 megapixels on, but pages of 100 exist. It rejects twice that, and so do we.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             return _inspect(path)
     except Image.DecompressionBombError:
@@ -39,7 +39,7 @@ def check_image(path: Path) -> ImageFacts | str:
     except OSError as error:
         return error.strerror or str(error)
     except (SyntaxError, ValueError, EOFError, OverflowError) as error:
-        # What Pillow's readers raise on damaged files besides OSError.
+        # Exceptions of Pillow on damaged files besides OSError.
         return f"damaged: {error}"
 
 
@@ -48,7 +48,7 @@ def _inspect(path: Path) -> ImageFacts | str:
         width, height = image.size
         kind = image.format
         frames = int(getattr(image, "n_frames", 1))
-        # Asking for EXIF makes Pillow decode a PNG, so it is asked only where the header announces some.
+        # Reading EXIF makes Pillow decode a PNG, so it is read only if the header announces it.
         tagged = "exif" in image.info
         if tagged and image.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS:
             width, height = height, width
@@ -62,14 +62,14 @@ def _inspect(path: Path) -> ImageFacts | str:
 
 
 def _ends_like_jpeg(path: Path) -> bool:
-    """Whether the end marker is there: a download that broke off lacks it."""
+    """Whether the end marker is present: a truncated download lacks it."""
     with path.open("rb") as stream:
         stream.seek(0, 2)
         stream.seek(max(0, stream.tell() - _JPEG_TAIL_BYTES))
         return _JPEG_END in stream.read()
 
 
-# Images of any kind as upright RGB; a file that is none, or is damaged, is refused by name.
+# Images of any kind as upright RGB; an invalid or damaged file is an error that names it.
 
 
 def load_image(path: Path) -> Image.Image:
@@ -78,7 +78,7 @@ def load_image(path: Path) -> Image.Image:
 
     try:
         with warnings.catch_warnings():
-            # Large scans are what document models are for; PIL still refuses beyond twice its limit.
+            # Large scans are expected for document models; PIL still rejects images beyond twice its limit.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path) as image:
                 image.seek(0)

@@ -27,7 +27,7 @@ _NAMED_IN_ERROR = 5
 
 
 class OmniDocBench(Dataset):
-    """``dataset.adapter=omnidocbench``. Making one finds the files; images are opened as they are drawn."""
+    """``dataset.adapter=omnidocbench``. The constructor finds the files; images are opened when sampled."""
 
     opens_quickly = True
 
@@ -42,7 +42,7 @@ class OmniDocBench(Dataset):
 
     @property
     def root(self) -> Path | None:
-        """Data set directory in use; ``None`` when a file list of absolute paths stands alone."""
+        """Data set directory in use; ``None`` for a file list of absolute paths."""
         return self._root
 
     def __len__(self) -> int:
@@ -50,11 +50,11 @@ class OmniDocBench(Dataset):
         return len(self._paths)
 
     def problems(self) -> Sequence[str]:
-        """Say what was left out so far and why; complete once ``samples`` is exhausted."""
+        """Return what was left out so far and why; complete once ``samples`` is exhausted."""
         return tuple(self._problems)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the samples of the run; unreadable images are passed over, all unreadable is an error."""
+        """Yield the samples of the run; unreadable images are skipped, none readable is an error."""
         empty = True
         for epoch, index in draw(len(self._paths), self.config.sampling, self._usable):
             sample = self._samples[index]
@@ -89,7 +89,7 @@ class OmniDocBench(Dataset):
             listed, remarks = read_filelist(find_filelist(config.subset_filelist, root), root)
             self._problems.extend(remarks)
             return [entry.path for entry in listed]
-        if root is None:  # cannot be: without a list there are generated pages
+        if root is None:  # unreachable: without a list there are generated pages
             raise InputError("there is no data set", hint="set dataset.root or dataset.subset_filelist")
         for pattern in config.fallback_patterns:
             found = glob_below(root, pattern)
@@ -117,7 +117,7 @@ class OmniDocBench(Dataset):
         return annotations
 
     def _usable(self, index: int) -> bool:
-        """Open image ``index`` once; remember the sample, or report why there is none."""
+        """Open image ``index`` once; cache the sample, or report why there is none."""
         if index not in self._samples:
             self._samples[index] = self._open(index)
         return self._samples[index] is not None
@@ -140,7 +140,7 @@ class OmniDocBench(Dataset):
 
 
 def glob_below(root: Path, pattern: str) -> list[Path]:
-    """Return the files below ``root`` that match, in the same order everywhere."""
+    """Return the files below ``root`` that match, in a deterministic order."""
     if Path(pattern).is_absolute() or os.pardir in Path(pattern).parts:
         raise ConfigError(
             f"dataset.fallback_patterns must stay below dataset.root: {pattern}",
@@ -155,12 +155,12 @@ def glob_below(root: Path, pattern: str) -> list[Path]:
             hint="give a pattern such as images/*.png",
             key="dataset.fallback_patterns",
         ) from error
-    # Bytes order: the same on every machine, whatever its locale or directory order.
+    # Byte order: independent of locale and directory order.
     return sorted(found, key=os.fsencode)
 
 
 def sample_ids(paths: Sequence[Path], root: Path | None) -> list[str]:
-    """Name each image as shortly as stays unique: bare name, path below the root, then with a number."""
+    """Return the shortest unique name of each image: bare name, path below the root, then with a number."""
     names = [printable(path.name) for path in paths]
     repeated = {name for name, count in Counter(names).items() if count > 1}
     ids: list[str] = []

@@ -1,4 +1,4 @@
-"""Text prompts: an inline list, a file, or made up at a given length in tokens."""
+"""Text prompts: an inline list, a file, or synthetic ones of a given length in tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 10
 class PromptDataset(Dataset):
     """``dataset.adapter=prompts``: one of ``dataset.{prompts,prompts_file,synthetic_tokens}``.
 
-    It has no problems to report: a prompt that cannot be used is an error at once.
+    It never reports problems: an unusable prompt is an immediate error.
     """
 
     opens_quickly = True
@@ -143,7 +143,7 @@ def _parse(line: str) -> Any:
 
 
 def _is_json_prompt(line: str) -> bool:
-    """Whether a line of an unnamed kind of file is meant as JSON: an object with a prompt."""
+    """Whether a line of a file of unknown type is JSON: an object with a prompt."""
     value = _parse(line) if line.lstrip().startswith("{") else None
     return isinstance(value, dict) and isinstance(value.get("prompt"), str)
 

@@ -1,4 +1,4 @@
-"""Which samples of a data set are used, and in which order (``dataset.sampling.*``).
+"""Selection and order of samples (``dataset.sampling.*``).
 
 Every epoch goes through the data set once, in its own order: as listed, or shuffled with ``seed + epoch``
 (epochs count from 0). ``num_samples_per_epoch`` takes the first so many *readable* samples of that order;
@@ -28,7 +28,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 def check_sampling(config: SamplingConfig) -> None:
-    """Refuse counts that cannot be meant."""
+    """Reject invalid counts."""
     if config.num_epochs < 1:
         raise ConfigError(
             f"dataset.sampling.num_epochs must be at least 1, got {config.num_epochs}",
@@ -54,9 +54,9 @@ def epoch_order(size: int, config: SamplingConfig, epoch: int) -> list[int]:
 def draw(
     size: int, config: SamplingConfig, usable: Callable[[int], bool] = lambda _: True
 ) -> Iterator[tuple[int, int]]:
-    """Yield ``(epoch, index)``; samples that are not ``usable`` are passed over and do not count.
+    """Yield ``(epoch, index)``; samples that are not ``usable`` are skipped and not counted.
 
-    Usability is asked only for samples that come up, so taking 3 of 1,651 pages opens 3 files, not all.
+    Usability is checked lazily, so taking 3 of 1,651 pages opens 3 files, not all.
     """
     check_sampling(config)
     limit = config.num_samples_per_epoch
@@ -77,7 +77,7 @@ def draw(
 
 
 def in_epoch(sample: Sample, epoch: int) -> Sample:
-    """Give a sample of a later epoch an id of its own, so that predictions can be distinguished."""
+    """Give a sample of a later epoch a distinct id, so that predictions can be distinguished."""
     if epoch == 0:
         return sample
     return replace(sample, id=f"{sample.id}@epoch{epoch + 1}", extra={**sample.extra, "epoch": epoch})

@@ -1,4 +1,4 @@
-"""Count what ``torch.compile`` compiles, with where it fell: a compilation in a measured pass is no time of the model."""
+"""Count compilations by ``torch.compile`` and where they happen: a compilation in a measured pass is not model time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_TEXT = 400
 
 @dataclass(slots=True)
 class CompilationLog:
-    """Compilations of one engine; its passes say where they are."""
+    """Compilations of one engine; its passes give their location."""
 
     phase: str = "other"
     """Phase that runs now."""
@@ -34,7 +34,7 @@ class CompilationLog:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Notice compilations of this pass; those of other engines in the process are not ours."""
+        """Record compilations of this pass; those of other engines in the process are ignored."""
         from torch._dynamo.callback import callback_handler
 
         callback_handler.register_start_callback(self._begin)
@@ -61,7 +61,7 @@ class CompilationLog:
 
     @property
     def count(self) -> int:
-        """Compilations so far, wherever they fell."""
+        """Compilations so far, in any pass."""
         return len(self._found)
 
     def summary(self) -> Compilations:
@@ -78,7 +78,7 @@ class CompilationLog:
         )
 
     def _functions(self) -> list[CompiledFunction]:
-        """Return the compilations that torch noted down inside ours, with their causes."""
+        """Return the compilations that torch recorded inside ours, with their causes."""
         from torch._dynamo.utils import get_compilation_metrics
 
         found = []
@@ -98,7 +98,7 @@ class CompilationLog:
 
 
 def _function(noted: Any, where: str) -> CompiledFunction:
-    cause = getattr(noted, "recompile_reason", None)  # releases before 2.6 do not note it
+    cause = getattr(noted, "recompile_reason", None)  # not recorded by releases before 2.6
     return CompiledFunction(
         place=f"{noted.co_name} ({noted.co_filename}:{noted.co_firstlineno})",
         compile_id=noted.compile_id,

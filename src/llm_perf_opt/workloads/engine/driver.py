@@ -1,4 +1,4 @@
-"""Run a workload: batches, warm-up, repeats; samples that cannot be read are named and left out."""
+"""Run a workload: batches, warm-up, repeats; unreadable samples are reported and skipped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_workload(
 ) -> WorkloadResult:
     """Run every sample ``workload.repeats`` times, or until the times are narrow (``workload.until``).
 
-    ``on_result`` gets each answer as soon as it is there: those of the first repeat; the others are only timed.
+    ``on_result`` gets each answer immediately: those of the first repeat; the others are only timed.
     """
     progress = progress or LogProgress()
     if not samples:
@@ -61,7 +61,7 @@ def run_workload(
             run.require_samples()
             levels.append(pass_level([batch.repeats[-1].total_s() for batch in run.result.batches]))
             passed_s = clock() - began
-            # Ranks have clocks of their own, and must stop after the same pass.
+            # Ranks have separate clocks, but must stop after the same pass.
             stopped = agreed(stop_reason(levels, passed_s, least=workload.repeats, until=workload.until))
     if engine.compilations is not None:
         run.result.compilations = engine.compilations.summary()
@@ -70,7 +70,7 @@ def run_workload(
 
 
 def _warn_of_short_batches(wanted: int, samples: int) -> None:
-    """Say before measuring that the data cannot fill the batches that were asked for."""
+    """Warn before measuring if there are too few samples for the batch size."""
     if samples % wanted:
         LOGGER.warning(
             "infer.batch_size=%d, but there are %d samples: %s (fix: give a multiple of %d samples, e.g. "
@@ -85,7 +85,7 @@ def _warn_of_short_batches(wanted: int, samples: int) -> None:
 
 
 def build_engine(workload: WorkloadConfig, progress: Progress) -> Engine:
-    """Build the model of a workload, and say so: loading weights can take minutes."""
+    """Build the model of a workload, and log it: loading weights can take minutes."""
     with progress.task(f"building {workload.model.name}") as task:
         engine = Engine(workload)
         tune(engine)
@@ -94,7 +94,7 @@ def build_engine(workload: WorkloadConfig, progress: Progress) -> Engine:
 
 
 class _Run:
-    """One run under way."""
+    """The state of one run."""
 
     def __init__(self, engine: Engine, workload: WorkloadConfig, on_result: _OnResult | None) -> None:
         self._engine = engine
@@ -107,7 +107,7 @@ class _Run:
         self.result.notes.extend(engine.adapter.notes())
 
     def warm_up(self, groups: list[list[Sample]]) -> None:
-        """Warm up on the first batch that can be read; where shapes are compiled or captured, on one of every shape."""
+        """Warm up on the first batch that is readable; with compiled or captured steps, on one batch of every shape."""
         warmed = False
         for group in self._one_of_each_shape(groups) if self._engine.settles_per_shape else groups:
             try:
@@ -149,7 +149,7 @@ class _Run:
         )
 
     def _leave_out_unreadable(self, group: list[Sample]) -> None:
-        """Find the samples a batch failed on; only a failing batch pays for reading its samples one by one."""
+        """Find the samples a batch failed on; samples are read one by one only for a failing batch."""
         group[:] = [sample for sample in group if self._can_read(sample)]
 
     def _can_read(self, sample: Sample) -> bool:
@@ -165,7 +165,7 @@ class _Run:
         return True
 
     def measure(self, number: int, group: list[Sample], *, first: bool) -> None:
-        """Run one batch once and keep what it gave."""
+        """Run one batch once and keep the result."""
         if not group:
             return None
         try:
@@ -234,7 +234,7 @@ def _prompt_length(engine: Engine, sample: Sample) -> int:
     try:
         return engine.prepare([sample]).prompt_tokens
     except InputError:
-        return 0  # measuring leaves it out, and says why
+        return 0  # skipped while measuring, with a reason
 
 
 def chunks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
@@ -244,7 +244,7 @@ def chunks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
 
 
 def _tokens_of_sequence(batch: Batch, key: str, place: int, otherwise: int) -> int:
-    """Return a fact of one sequence when the adapter keeps one per sequence."""
+    """Return a fact of one sequence if the adapter has it per sequence."""
     listed = batch.facts.get(key)
     return (
         int(listed[place]) if isinstance(listed, list) and len(listed) == len(batch.sample_ids) else otherwise

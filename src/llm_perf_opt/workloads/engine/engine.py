@@ -1,6 +1,6 @@
-"""The one inference loop: vision, prefill and decode, each measured on its own, under named ranges.
+"""The inference loop: vision, prefill and decode, each measured separately, under named ranges.
 
-It yields what ``generate()`` yields greedily on the same inputs, token for token, and costs less host time.
+It gives the same greedy tokens as ``generate()`` on the same inputs, with less host time.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class ComponentTimers:
 
     @contextlib.contextmanager
     def watch(self, phase: str) -> Iterator[None]:
-        """Hook every component while a phase runs; the hooks are gone when decoding starts, where they would cost."""
+        """Hook every component while a phase runs; the hooks are removed before decoding, where they would cost time."""
         handles: list[Any] = []
         for label, module in self._modules.items():
-            # Components of the vision phase keep their plain name; the language model's say which phase they mean.
+            # Components of the vision phase keep their plain name; those of the language model include the phase.
             key = f"{label}_s" if phase == "vision" else f"{label}_{phase}_s"
             handles.extend(self._hook(module, label, key))
         try:
@@ -80,7 +80,7 @@ class ComponentTimers:
         ]
 
     def seconds(self) -> dict[str, float]:
-        """Return the summed time of each component that ran; call it after the device was synchronised."""
+        """Return the summed time of each component that ran; call after synchronising the device."""
         return {key: sum(self._clock.seconds(*pair) for pair in pairs) for key, pairs in self._marks.items()}
 
 
@@ -95,7 +95,7 @@ def _submodule(model: torch.nn.Module, path: str, label: str) -> torch.nn.Module
         ) from error
 
 
-# The no-repeated-n-gram rule as tensor operations: nothing leaves the device, so nothing waits for it.
+# The no-repeated-n-gram rule as tensor operations: no data leaves the device, so there is no synchronisation.
 
 
 def ban_repeated_ngrams(logits: torch.Tensor, tokens: torch.Tensor, size: int) -> torch.Tensor:
@@ -117,23 +117,23 @@ def ban_repeated_ngrams(logits: torch.Tensor, tokens: torch.Tensor, size: int) -
     return logits.scatter_reduce_(1, following, limit, "amin")
 
 
-# The answers of a batch as they grow, and whether all have ended, learnt without waiting for the device at every token.
+# The answers of a batch as they grow, and whether all have ended, without synchronising at every token.
 
 
 _Observe = Callable[["torch.Tensor"], None]
 
 
 class StopCheck:
-    """Learn whether all sequences ended, ``lag`` steps late, so that an accelerator is never waited for at once."""
+    """Check whether all sequences have ended, ``lag`` steps late, to avoid synchronising with an accelerator."""
 
     def __init__(self, accelerator: Accelerator, lag: int | None = None) -> None:
-        """Look one step late where work is asynchronous, at once elsewhere, unless ``lag`` says otherwise."""
+        """Default lag: one step for asynchronous devices, none otherwise."""
         self._accelerator = accelerator
         self._lag = int(accelerator.is_asynchronous) if lag is None else lag
         self._pending: deque[tuple[torch.Tensor, Any]] = deque()
 
     def push(self, finished: torch.Tensor) -> bool:
-        """Take this step's flags; return the answer of ``lag`` steps ago."""
+        """Add this step's flags; return the answer of ``lag`` steps ago."""
         flag, event = finished.all(), None
         if self._accelerator.is_asynchronous:
             flag = flag.to("cpu", non_blocking=True)
@@ -149,7 +149,7 @@ class StopCheck:
 
 
 class Sequences:
-    """Tokens of a batch as they grow, on the device; chooses the next one and knows when all have ended."""
+    """Tokens of a batch as they grow, on the device; chooses the next token and detects when all have ended."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Sequences:
         no_repeat_ngram_size: int,
         observe: _Observe | None = None,
     ) -> None:
-        """Make room for ``limit`` tokens behind each prompt; ``observe`` sees the logits of every step."""
+        """Make room for ``limit`` tokens behind each prompt; ``observe`` is called with the logits of every step."""
         import torch
 
         self._observe = observe
@@ -181,7 +181,7 @@ class Sequences:
         self.last: torch.Tensor = self._all[:, :0]
 
     def choose(self, logits: torch.Tensor) -> None:
-        """Take the most likely token of each sequence that may follow, greedily."""
+        """Choose the most likely allowed token of each sequence."""
         import torch
 
         end = self._start + self.count
@@ -201,7 +201,7 @@ class Sequences:
         self.count += 1
 
     def drop_tokens_after_stop(self) -> int:
-        """Drop tokens made after the last sequence had ended; return how many are left."""
+        """Drop tokens generated after the last sequence ended; return how many remain."""
         if self._stop is not None:
             self.count = max(len(ids) for ids in self.token_ids())
         return self.count
@@ -218,13 +218,13 @@ class Sequences:
         ]
 
 
-# Time on the device: the host's clock on a CPU, events on an accelerator. Reading the time never makes it wait.
+# Time on the device: the host's clock on a CPU, events on an accelerator. Reading the time never synchronises.
 
 
 class Clock:
     """Marks in time on one device. ``synchronize`` before turning marks into seconds.
 
-    A mark is an event in the device's stream: a sync per token would drain the queue and slow what it measures.
+    A mark is an event in the device's stream: a sync per token would drain the queue and distort the measurement.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -294,7 +294,7 @@ class Engine:
         self._phase_modes: dict[str, list[_PhaseMode]] = {}
 
     def release(self) -> Release | None:
-        """Let go of the model and give its memory back; the engine is of no use afterwards. ``None``: nobody counts."""
+        """Release the model and its memory; the engine cannot be used afterwards. ``None``: memory is not counted."""
         before = self.accelerator.memory()
         del self.model, self.adapter
         after = release_model(self.accelerator)
@@ -303,7 +303,7 @@ class Engine:
         return Release(self.device, self._memory_at_start, before, after)
 
     def info(self) -> EngineInfo:
-        """Say what runs where."""
+        """Describe model and device."""
         import torch
 
         return EngineInfo(
@@ -321,7 +321,7 @@ class Engine:
         )
 
     def _attempt(self, phase: str, batch: Batch | None = None, limit: int = 0) -> Attempt:
-        """Describe what is tried, for the case that memory runs out."""
+        """Describe the attempt, for out-of-memory errors."""
         size = 0 if batch is None else len(batch.sample_ids)
         tokens = 0 if batch is None else batch.prompt_tokens + limit
         return Attempt(
@@ -345,7 +345,7 @@ class Engine:
         return limit if context is None else max(1, min(limit, context - batch.prompt_tokens))
 
     def warm_up(self, samples: Sequence[Sample], rounds: int | None = None) -> float:
-        """Run whole passes that nobody measures; ranges stay silent, so that captures do not start here."""
+        """Run unmeasured passes without ranges, so that captures do not start here."""
         wanted = self.workload.infer.warmup_rounds if rounds is None else rounds
         if self.settles_per_shape:
             wanted = max(wanted, _COMPILED_WARMUP_ROUNDS)
@@ -361,16 +361,16 @@ class Engine:
 
     @property
     def settles_per_shape(self) -> bool:
-        """Whether every new shape costs a compilation or a capture, and so a warm-up of its own."""
+        """Whether every new shape needs a compilation or a capture, and therefore a separate warm-up."""
         model = self.workload.model
         return model.compile or model.cuda_graphs or model.compile_vision
 
     def decode_shape(self, batch: Batch) -> tuple[int, ...]:
-        """Return what batches have in common that decode at the same shape."""
+        """Return a key that is equal for batches with the same decode shape."""
         return self.adapter.decode_shape(batch, self.new_token_limit(batch))
 
     def settled_shape(self, batch: Batch) -> tuple[object, ...]:
-        """Return what batches have in common that one warm-up serves: the decode step's shape, and that of the pages."""
+        """Return a key that is equal for batches that share a warm-up: shapes of the decode step and the pages."""
         if not self.workload.model.compile_vision:
             return self.decode_shape(batch)
         pages = self.adapter.shapes(batch, batch.prompt_tokens).vision
@@ -423,15 +423,15 @@ class Engine:
         stop_after: int | None = None,
         observe: _Observe | None = None,
     ) -> PassResult:
-        """Run one pass over a prepared batch: what a profiler wraps.
+        """Run one pass over a prepared batch: the part that a profiler wraps.
 
-        ``stop_after`` ends it early at the shapes of a whole pass; ``observe`` is shown the logits of every token.
+        ``stop_after`` ends it early at the shapes of a whole pass; ``observe`` gets the logits of every token.
         """
         import torch
 
         limit = self.new_token_limit(batch, max_new_tokens)
         stop = min(limit, stop_after or limit)
-        if self.settles_per_shape:  # a shorter pass keeps the shape of a whole one, which is compiled already
+        if self.settles_per_shape:  # a shorter pass keeps the shape of a whole one, which is already compiled
             limit = max(limit, self.new_token_limit(batch))
         timers = ComponentTimers(
             self.model, self.adapter.components() if components else {}, self.clock, self._ranges
@@ -471,7 +471,7 @@ class Engine:
         return PassResult(timings, sequence.token_ids(), sequence.count)
 
     def reference(self, samples: Sequence[Sample], count: int) -> Reference | None:
-        """Return the first tokens of ``samples`` as the model's own generation gives them; ``None``: it has none."""
+        """Return the first tokens of ``samples`` from the model's own generation; ``None``: it has none."""
         import torch
 
         infer = self.workload.infer
@@ -501,7 +501,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _phase(self, name: str, marks: list[Any]) -> Iterator[None]:
-        """Run a phase between two moments when the device is idle; its kernels cannot leak into the next."""
+        """Run a phase with the device idle before and after, so that kernels do not overlap the next phase."""
         self.clock.synchronize()
         self._enter_phase(name)
         with self._in_modes(name), self._ranges(name):
@@ -518,7 +518,7 @@ class Engine:
         return next((phase for phase in BEFORE_PREFILL if phase in self.adapter.phases), None)
 
     def _before_prefill(self, batch: Batch, timers: ComponentTimers) -> tuple[Any, dict[str, float]]:
-        """Run the vision tower or the encoder, where the model has one; return what it gives and its time by phase."""
+        """Run the vision tower or the encoder, where the model has one; return its result and time by phase."""
         name = self._phase_before_prefill()
         if name is None:
             return None, {}
@@ -553,7 +553,7 @@ class Engine:
                 if sequence.stopped:
                     break
             clock.synchronize()
-        # A stop noticed late leaves steps behind that belong to no answer.
+        # A late stop leaves steps that belong to no answer.
         token_s = intervals(clock, marks[: sequence.drop_tokens_after_stop()])
         return (sum(token_s), token_s) if token_s else (None, [])
 

@@ -1,4 +1,4 @@
-"""Running out of memory: what did not fit, by how much, and what to change. The allocators only say it in prose."""
+"""Running out of memory: what did not fit, by how much, and what to change. Parsed from the allocators' messages."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class OutOfMemory(ToolError):
-    """A workload that does not fit; the stage fails, the others have their turn."""
+    """A workload that does not fit; the stage fails, the others still run."""
 
     code = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What was going on when memory ran out."""
+    """The attempt during which memory ran out."""
 
     phase: str
     """``loading``, or a phase of a request."""
@@ -45,7 +45,7 @@ class Attempt:
 
 @contextlib.contextmanager
 def explained(attempt: Attempt) -> Iterator[None]:
-    """Turn running out of memory inside into :class:`OutOfMemory`; other errors pass."""
+    """Convert out-of-memory errors to :class:`OutOfMemory`; other errors pass."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -55,7 +55,7 @@ def explained(attempt: Attempt) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException, attempt: Attempt) -> OutOfMemory:
-    """Say what did not fit and by how much."""
+    """Describe what did not fit and by how much."""
     found = shortage(error, available_bytes("cpu") if attempt.device == "cpu" else None)
     sentences = [_describe_attempt(attempt), *_amounts(found, attempt.device)]
     if predicted := attempt.predict():
@@ -86,7 +86,7 @@ def _amounts(found: Shortage, device: str) -> Iterator[str]:
         words = f"{units.size(found.tried_bytes)} more were requested"
         if found.free_bytes is not None:
             words += f", {units.size(found.free_bytes)} were free"
-            # A kernel refuses what exceeds its own rules too, however much it calls available.
+            # A kernel may also reject sizes by its own limits, regardless of available memory.
             if found.missing_bytes:
                 words += f": {units.size(found.missing_bytes)} were missing"
         yield words
@@ -100,7 +100,7 @@ def _amounts(found: Shortage, device: str) -> Iterator[str]:
 
 
 def _fixes(attempt: Attempt, found: Shortage) -> str:
-    """Name the keys that make it smaller, the ones that fit the moment first."""
+    """Name the keys that reduce memory, the most relevant first."""
     fixes = []
     if attempt.batch_size is not None and attempt.batch_size > 1:
         fixes.append(f"infer.batch_size={max(1, attempt.batch_size // 2)}")
@@ -120,7 +120,7 @@ def _fixes(attempt: Attempt, found: Shortage) -> str:
     return "; or ".join(fixes)
 
 
-# The most memory each phase had in use: an accelerator's allocator tells, on a CPU the kernel does.
+# Peak memory of each phase: from an accelerator's allocator, or from the kernel on a CPU.
 
 
 Peaks = dict[str, dict[str, int]]
@@ -128,16 +128,16 @@ Peaks = dict[str, dict[str, int]]
 
 
 class MemoryMeter(Protocol):
-    """Peaks between two moments."""
+    """Peaks since the last reset."""
 
     counts: Literal["allocator", "process"]
 
     def reset(self) -> None:
-        """Forget the peak."""
+        """Reset the peak."""
         ...
 
     def peaks(self) -> tuple[int, int]:
-        """Return the peak since then: in use, and held."""
+        """Return the peaks since then: allocated and reserved."""
         ...
 
 
@@ -150,7 +150,7 @@ class PhaseMemory:
 
     @contextlib.contextmanager
     def watch(self, phase: str) -> Iterator[None]:
-        """Watch one phase; the device is idle before and after it."""
+        """Measure one phase; the device is idle before and after it."""
         if phase not in REQUEST_PHASES:
             yield
             return
@@ -185,23 +185,23 @@ class AllocatorMeter:
 
 
 class ResidentMeter:
-    """Memory of this process above what it had before the model was built."""
+    """Memory of this process above its level before the model was built."""
 
     counts: Literal["allocator", "process"] = "process"
 
     def __init__(self, proc: Path = Path("/proc/self")) -> None:
-        """Take the memory of now as the ground level; :class:`OSError` where the kernel keeps no peak."""
+        """Use the current memory as the base level; :class:`OSError` where the kernel keeps no peak."""
         self._status, self._clear = proc / "status", proc / "clear_refs"
         gc.collect()
         self.reset()
         self._ground = self._high_water()
 
     def reset(self) -> None:
-        """Make the kernel begin a new peak at the present size."""
+        """Make the kernel start a new peak at the current size."""
         self._clear.write_text("5")
 
     def peaks(self) -> tuple[int, int]:
-        """Return the peak above the ground level, and the whole."""
+        """Return the peak above the base level, and the total."""
         whole = self._high_water()
         return max(0, whole - self._ground), whole
 
@@ -213,7 +213,7 @@ class ResidentMeter:
 
 
 def memory_meter(device: str) -> MemoryMeter | str:
-    """Return the meter of a device; a text says why there is none. To be called before the model is built."""
+    """Return the meter of a device; a string is the reason if there is none. Call before the model is built."""
     if device != "cpu":
         accelerator = open_accelerator(device)
         if accelerator.peak_memory() is None:
@@ -225,7 +225,7 @@ def memory_meter(device: str) -> MemoryMeter | str:
         return f"the peak of this process is not available: {error}"
 
 
-# A model's memory, given back and proved to be: a captured program loads the same model on the same device again.
+# Verified release of a model's memory: a captured program loads the same model on the same device again.
 
 
 LOGGER = logging.getLogger("llm_perf_opt")
@@ -235,7 +235,7 @@ TOLERANCE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What giving back a model's memory came to."""
+    """Result of releasing a model's memory."""
 
     device: str
     at_start: MemoryUse
@@ -245,12 +245,12 @@ class Release:
 
     @property
     def left_bytes(self) -> int:
-        """What is held now and was not before the model was built."""
+        """Memory held now that was not held before the model was built."""
         return max(0, self.after.reserved_bytes - self.at_start.reserved_bytes)
 
     @property
     def is_proved(self) -> bool:
-        """Whether nothing of the model is left."""
+        """Whether the model was released completely."""
         return self.left_bytes <= TOLERANCE_BYTES
 
     def to_dict(self) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class Release:
         return {"schema": 1, **asdict(self), "left_bytes": self.left_bytes, "proved": self.is_proved}
 
     def problem(self) -> str | None:
-        """Say what is left, if anything."""
+        """Describe remaining memory, if any."""
         if self.is_proved:
             return None
         return (
@@ -268,7 +268,7 @@ class Release:
 
 
 def release_model(accelerator: Accelerator) -> MemoryUse | None:
-    """Collect what nobody refers to, empty the allocator, and look at what is left."""
+    """Collect garbage, empty the allocator, and measure what remains."""
     if "torch._dynamo" in sys.modules:
         # Compiled functions keep the parameters they were specialised on.
         sys.modules["torch._dynamo"].reset()
@@ -281,7 +281,7 @@ def release_model(accelerator: Accelerator) -> MemoryUse | None:
 
 
 def require_room(device: str) -> None:
-    """Look before a program is started that loads the model again: this process must not hold the device's memory.
+    """Check, before starting a program that loads the model again, that this process does not hold the device's memory.
 
     What is held is named in the log; when what is free is less than this process itself needed, nothing is started.
     """

@@ -1,11 +1,11 @@
-"""Named ranges that every generation of Nsight sees, on CPU and CUDA builds of torch.
+"""Named ranges that work with every generation of Nsight, on CPU and CUDA builds of torch.
 
 ``torch.cuda.nvtx`` needs a CUDA build, and the ``nvtx`` package (0.2.12 and later) is silently ignored by
 Nsight Systems up to 2024.2. So the C library is called directly: ``libnvtx3interop`` (from ``nvidia-nvtx``)
 or the older ``libnvToolsExt``. Names are *registered* strings where possible: ``nsys --nvtx-capture`` matches
 only those unless ``NSYS_NVTX_PROFILER_REGISTER_ONLY=0`` is set.
 
-Without an attached tool the first push says so, and from then on a range costs about a microsecond.
+Without an attached tool, detected at the first push, a range costs about a microsecond.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MESSAGE_REGISTERED = 3
 
 
 class _Backend(Protocol):
-    """Where ranges go."""
+    """Destination of ranges."""
 
     name: str
 
@@ -115,7 +115,7 @@ class _Torch:
     name = "torch.cuda.nvtx"
 
     def __init__(self) -> None:
-        # Through sys.modules: this module must not be the one that imports torch.
+        # Through sys.modules: this module must not import torch.
         self._nvtx: Any = sys.modules["torch"].cuda.nvtx
 
     def push(self, label: str) -> int:
@@ -129,7 +129,7 @@ class _Torch:
 
 
 class _State:
-    """Chosen backend, and whether a tool listens (``None``: not known yet)."""
+    """Chosen backend, and whether a tool is attached (``None``: not known yet)."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -156,12 +156,12 @@ def mark(name: str) -> None:
 
 
 def is_attached() -> bool:
-    """Tell whether Nsight Systems or Nsight Compute (with ``--nvtx``) listens to ranges of this process."""
+    """Return whether Nsight Systems or Nsight Compute (with ``--nvtx``) records ranges of this process."""
     backend = _listening_backend()
     if backend is None:
         return False
     if _state.attached is None:
-        # Tools inject themselves through this variable; without it nobody can listen and no range is spent.
+        # Tools inject themselves through this variable; without it no tool is attached and ranges are skipped.
         if not (os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NVTX_INJECTION32_PATH")):
             return False
         with _Range("llm_perf_opt.probe"):
@@ -188,13 +188,13 @@ class ModuleRanges:
         self._hooks: list[Any] = []
         for name, module in model.named_modules():
             if not name:
-                continue  # the model itself is the phase around it
+                continue  # the model itself is the surrounding phase
             self._hooks.append(module.register_forward_pre_hook(self._before(prefix + name)))
             # always_call: a range is closed also when the module raises.
             self._hooks.append(module.register_forward_hook(self._after, always_call=True))
 
     def remove(self) -> None:
-        """Take all hooks off."""
+        """Remove all hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -226,7 +226,7 @@ class ModuleRanges:
 
 
 class _Range:
-    """One range; remembers what it opened, so that a profiler that starts or stops inside does no harm."""
+    """One range; remembers what it opened, so that a profiler may start or stop inside."""
 
     __slots__ = ("_name", "_pushed", "_record")
 
@@ -241,7 +241,7 @@ class _Range:
             if backend is not None:
                 depth = backend.push(self._name)
                 if _state.attached is None:
-                    # Tools are injected before the first call and stay, so the first answer is final.
+                    # Tools are injected before the first call and stay, so the first result is final.
                     _state.attached = depth != _NO_TOOL
                 self._pushed = backend
         recording = _state.recording or _profiler_enabled_function()
@@ -261,7 +261,7 @@ class _Range:
 
 
 def _profiler_enabled_function() -> Callable[[], bool] | None:
-    """Find torch's own "is a profiler recording?" once torch is imported, whole, by somebody else."""
+    """Find torch's own "is a profiler recording?" once torch has been fully imported elsewhere."""
     if _state.recording is None:
         autograd = getattr(sys.modules.get("torch"), "autograd", None)
         _state.recording = getattr(autograd, "_profiler_enabled", None)
@@ -273,7 +273,7 @@ def _listening_backend() -> _Backend | None:
 
 
 def _find_backend() -> _Backend | None:
-    """Look once; look again only when there was no library and torch with CUDA was imported since."""
+    """Search once; again only if there was no library and torch with CUDA has been imported since."""
     if _state.backend is None:
         with _state.lock:
             if not _state.looked:
@@ -289,12 +289,12 @@ def _load_library() -> _Backend | None:
         try:
             return _CLibrary(path)
         except (OSError, AttributeError):
-            continue  # not there, for another platform, or without the functions needed: the next one
+            continue  # missing, for another platform, or without the required functions: try the next one
     return None
 
 
 def _library_paths() -> Iterator[str]:
-    """Wheels first (``nvidia/<package>/lib``), then wherever the dynamic linker looks."""
+    """Wheels first (``nvidia/<package>/lib``), then the paths of the dynamic linker."""
     for entry in sys.path:
         root = Path(entry or ".") / "nvidia"
         if root.is_dir():
@@ -310,14 +310,14 @@ def _torch_has_cuda() -> bool:
 
 
 def _encode(label: str) -> bytes:
-    """NUL would cut the name; surrogates cannot be encoded."""
+    """Encode a name without NUL, which would truncate it, and surrogates."""
     return label.replace("\0", " ").encode("utf-8", errors="replace")
 
 
-# Tell a tool when measuring begins and ends: ``cudaProfilerStart`` and ``cudaProfilerStop`` around the measured passes.
+# Signal start and end of measuring to a tool: ``cudaProfilerStart`` and ``cudaProfilerStop`` around the measured passes.
 #
 # For ``pipeline.nsys.capture_range=cudaProfilerApi``, whose captures open and close by these calls. Only a workload that
-# was asked to makes them: in an ordinary run they would switch another tool on.
+# was configured to makes them: otherwise they would start another tool.
 
 
 PROFILER_RANGE = "LLM_PERF_OPT_PROFILER_RANGE"
@@ -326,7 +326,7 @@ PROFILER_RANGE = "LLM_PERF_OPT_PROFILER_RANGE"
 
 @contextlib.contextmanager
 def profiler_range() -> Iterator[None]:
-    """Enclose what is measured, warm-up left out; without a request, do nothing."""
+    """Enclose what is measured, warm-up left out; no effect unless configured."""
     if os.environ.get(PROFILER_RANGE) != "1":
         yield
         return
@@ -335,6 +335,6 @@ def profiler_range() -> Iterator[None]:
     torch.cuda.profiler.start()
     try:
         yield
-        torch.cuda.synchronize()  # what still runs belongs to the capture
+        torch.cuda.synchronize()  # running work belongs to the capture
     finally:
         torch.cuda.profiler.stop()

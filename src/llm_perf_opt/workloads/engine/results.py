@@ -1,4 +1,4 @@
-"""What the engine measured, as plain values, and the ``timings.json`` document made of them."""
+"""Measurements of the engine as plain values, and the ``timings.json`` document made of them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class PassTimings:
     """The encoder of an encoder-decoder."""
 
     def total_s(self) -> float:
-        """Return all phases together; preprocessing is none of the model's."""
+        """Return all phases together; preprocessing is excluded."""
         phases = (self.vision_s, self.encode_s, self.prefill_s, self.decode_s)
         return sum(value for value in phases if value is not None)
 
     def first_token_s(self) -> float | None:
-        """Return the time to the first token: what comes before the prefill, and the prefill."""
+        """Return the time to the first token: all phases up to and including prefill."""
         if self.prefill_s is None:
             return None
         return (self.vision_s or 0.0) + (self.encode_s or 0.0) + self.prefill_s
@@ -62,7 +62,7 @@ class PassResult:
 
 @dataclass(slots=True)
 class SampleResult:
-    """What one request gave (first repeat)."""
+    """Result of one request (first repeat)."""
 
     sample: Sample
     token_ids: list[int]
@@ -125,7 +125,7 @@ class BatchResult:
 
 @dataclass(slots=True)
 class EngineInfo:
-    """What ran where."""
+    """Model and device."""
 
     model: str
     weights: Literal["real", "random"]
@@ -147,7 +147,7 @@ class EngineInfo:
 
 @dataclass(slots=True)
 class WorkloadResult:
-    """Everything one run of the workload gave."""
+    """All results of one run of the workload."""
 
     info: EngineInfo
     samples: list[SampleResult]
@@ -190,7 +190,7 @@ class WorkloadResult:
         )
 
     def mean_batch_size(self) -> float | None:
-        """Return the batch size that ran: the data may not fill every batch."""
+        """Return the batch size that ran: the last batch may be incomplete."""
         mean = _mean([len(batch.ids) for batch in self.batches])
         return int(mean) if mean is not None and mean.is_integer() else mean
 

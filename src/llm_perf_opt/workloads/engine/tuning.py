@@ -1,4 +1,4 @@
-"""Settings that change how a built model is run and not what it is: layouts, modes, padding, copies."""
+"""Settings that change how a built model runs, but not its result: layouts, modes, padding, copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LANGUAGE = ("language_model", "lm_head")
 
 
 def tune(engine: Engine) -> None:
-    """Apply what the configuration asks for; without a request nothing is touched."""
+    """Apply the configured settings; nothing is changed by default."""
     model, infer = engine.workload.model, engine.workload.infer
     if model.quantise_weights is not None:
         _quantise(engine.model, model.quantise_weights)
@@ -42,7 +42,7 @@ def tune(engine: Engine) -> None:
 
 
 def _add_phase_modes(engine: Engine) -> None:
-    """Set what belongs to the process around each phase, so that another engine in the process does not get it."""
+    """Apply process-wide settings only around each phase, so that other engines in the process are not affected."""
     model = engine.workload.model
     for phase in engine.adapter.phases:
         if model.matmul_precision is not None:
@@ -71,7 +71,7 @@ def _quantise(model: Any, kind: WeightFormat) -> None:
 
 @contextlib.contextmanager
 def _matmul_precision(name: str) -> Iterator[None]:
-    """Round products of float32 inside; a setting of the process, so it is put back for the other side of an experiment."""
+    """Round products of float32 inside; a setting of the process, so it is restored for the other side of an experiment."""
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -141,7 +141,7 @@ def _experts(name: str, model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Give torch so many threads inside; whatever it had before comes back."""
+    """Set torch's thread count inside; the previous value is restored."""
     import torch
 
     before = torch.get_num_threads()
@@ -170,12 +170,12 @@ def _compile_vision(engine: Engine) -> None:
         )
     for module in parts:
         # The forward of each, and not the module: what hooks do around it (timing) would be compiled too, and again in
-        # every pass. Nor all of them together: each page of another shape would compile everything again.
+        # every pass. Nor all of them together: every new page shape would recompile everything.
         module.forward = torch.compile(module.forward, dynamic=False)
 
 
 def _encoder_parts(engine: Engine) -> list[Any]:
-    """Return the components of the encoder: all but those that the language model is, or is in."""
+    """Return the components of the encoder: all except the language model and its containers."""
     model: Any = engine.model
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     named = engine.adapter.components().items()
@@ -234,7 +234,7 @@ def _pin(engine: Engine) -> None:
 
 
 def _copied(value: Any, device: str) -> Any:
-    """Copy an input to the device, tensors within others as well, each from page-locked memory."""
+    """Copy an input to the device, nested tensors included, each from page-locked memory."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -248,7 +248,7 @@ def _copied(value: Any, device: str) -> Any:
 
 
 def _inference_mode(engine: Engine) -> None:
-    """Wrap what a pass calls; tensors that outlive a call are used under the same mode only."""
+    """Wrap the calls of a pass; tensors that outlive a call are used only under the same mode."""
     import torch
 
     plain = engine.run_prepared

@@ -1,6 +1,6 @@
-"""Check the first tokens of a run, and their logits, against the model's own ``generate()``: the loop is ours, the answer theirs.
+"""Check the first tokens of a run, and their logits, against the model's own ``generate()``.
 
-Random weights can give equal tokens for unequal reasons (a model that repeats one token whatever it is shown), so the
+Random weights can give equal tokens for unequal reasons (a model that repeats one token for any input), so the
 logits the tokens are chosen from are compared as well.
 """
 
@@ -25,13 +25,13 @@ _TOLERANCES = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 Other kernels (a compiled step, another cache) add in another order: a few units of the type's last place per layer."""
 _COARSEST = 5e-2
-# What a model's own code raises when generate() cannot run it; a defect of ours would raise while measuring.
+# What a model's own code raises when generate() cannot run it; our own defects would raise while measuring.
 _GENERATE_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, LookupError)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCheck:
-    """What the check found."""
+    """Result of the check."""
 
     verified: bool | None
     """``None``: it could not be made, or was not asked for."""
@@ -72,9 +72,9 @@ def verify_tokens(engine: Engine, samples: Sequence[Sample], answers: Sequence[S
 def _first_difference(
     samples: Sequence[Sample], answers: Sequence[Sequence[int]], expected: Reference, tolerance: float
 ) -> TokenCheck | None:
-    """Return what to say about the first token that differs; a tie within rounding is no difference of the model."""
+    """Describe the first token that differs; a tie within rounding is not a difference."""
     for row, (sample, ours, theirs) in enumerate(zip(samples, answers, expected.token_ids, strict=True)):
-        # A sequence that ended is filled up by generate(); the engine's answer stops at its end.
+        # generate() pads a sequence that ended; the engine's answer stops at its end.
         place = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
         if place is None:
             continue
@@ -98,7 +98,7 @@ def _first_difference(
 def _compare_logits(
     engine: Engine, samples: Sequence[Sample], expected: Reference, count: int, tolerance: float
 ) -> TokenCheck:
-    """Run the first steps again, at the shapes of the measured pass, and compare what the tokens were chosen from."""
+    """Run the first steps again, at the shapes of the measured pass, and compare the logits."""
     ours: list[torch.Tensor] = []
     engine.run_prepared(
         engine.prepare(samples),
@@ -106,7 +106,7 @@ def _compare_logits(
         stop_after=count,
         observe=lambda logits: ours.append(
             logits.clone()
-        ),  # a captured step writes the next ones to the same place
+        ),  # a captured step overwrites its output at the next step
     )
     worst, where = 0.0, ""
     for step, (here, there) in enumerate(zip(ours, expected.logits or (), strict=False)):
@@ -114,7 +114,7 @@ def _compare_logits(
             if step >= len(expected.token_ids[row]):
                 continue
             found = float((here[row].float() - there[row].float()).abs().max() / _spread(there[row].float()))
-            if not found <= worst:  # NaN is the worst of all
+            if not found <= worst:  # NaN counts as the largest difference
                 worst, where = found, f"step {step + 1} of sample {sample.id}"
     what = f"largest difference {worst:.2g} of their spread, rounding is up to {tolerance:g}"
     steps = min(len(ours), len(expected.logits or ()))
@@ -128,7 +128,7 @@ def _compare_logits(
 
 
 def _spread(logits: torch.Tensor) -> torch.Tensor:
-    """Return largest minus smallest; banned tokens, which are infinitely unlikely, are none of it."""
+    """Return largest minus smallest; banned tokens (minus infinity) are excluded."""
     finite = logits[logits.isfinite()]
     if not finite.numel():
         return logits.new_ones(())

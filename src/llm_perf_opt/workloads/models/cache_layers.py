@@ -15,13 +15,13 @@ from llm_perf_opt.config.schema import CacheDtype
 # A key-value cache with room for the whole answer: tokens are written in place, nothing is copied to make it grow.
 #
 # transformers' ``DynamicCache`` joins old and new keys in a new tensor for every token and layer, which on a CPU can cost
-# more than the step's arithmetic. Its ``StaticCache`` shows attention all of its room, which needs a mask and reads what is
+# more than the step's arithmetic. Its ``StaticCache`` exposes its full capacity to attention, which needs a mask and reads entries that are
 # not filled yet. Here attention sees a view of what is filled: the same shapes as with ``DynamicCache``, so the same
-# kernels and the same tokens.
+# kernels and tokens.
 
 
 class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
-    """One layer's keys and values: views of rooms that are allocated at the first update."""
+    """One layer's keys and values: views of buffers allocated at the first update."""
 
     def __init__(self, capacity_tokens: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]  # transformers has
         self._value_room: torch.Tensor | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate the rooms at the sizes of the first keys and values."""
+        """Allocate the buffers at the sizes of the first keys and values."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self._key_room, self._value_room = self._room(key_states), self._room(value_states)
         self.keys, self.values = self._key_room[..., :0, :], self._value_room[..., :0, :]
@@ -39,7 +39,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]  # transformers has
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new keys and values behind the old ones; return views of all of them."""
+        """Write the new keys and values after the old ones; return views of all of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.keys = _append(self._key_room, self.keys, key_states)
@@ -47,7 +47,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]  # transformers has
         return self.keys, self.values
 
     def reset(self) -> None:
-        """Forget everything; the next update allocates again."""
+        """Reset; the next update allocates again."""
         super().reset()
         self._key_room = self._value_room = None
 
@@ -56,7 +56,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]  # transformers has
 
 
 def preallocated_cache(config: Any, capacity_tokens: int) -> DynamicCache:
-    """Return an empty cache; layers that keep a window or a state stay as transformers makes them for ``config``."""
+    """Return an empty cache; layers that keep a window or a state are those of transformers for ``config``."""
     cache = DynamicCache(config=config)
     cache.layers = [
         PreallocatedLayer(capacity_tokens) if type(layer) is DynamicLayer else layer for layer in cache.layers
@@ -66,8 +66,8 @@ def preallocated_cache(config: Any, capacity_tokens: int) -> DynamicCache:
 
 def _append(room: torch.Tensor | None, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     begin, end = old.shape[-2], old.shape[-2] + new.shape[-2]
-    # What is not at the room's start any more (reordered, moved), or does not fit, grows as it would without a room.
-    # An empty view has no address of its own.
+    # Data no longer at the start of the buffer (reordered, moved), or too large for it, grows without the buffer.
+    # An empty view has no address.
     in_room = room is not None and (begin == 0 or old.data_ptr() == room.data_ptr())
     if room is None or not in_room or end > room.shape[-2]:
         return torch.cat([old, new], dim=-2)
@@ -77,8 +77,8 @@ def _append(room: torch.Tensor | None, old: torch.Tensor, new: torch.Tensor) -> 
 
 # Keys and values kept in fewer bits than the model computes in.
 #
-# Every layer of a cache, growing, preallocated or static, narrows what it is given and widens what it returns: attention sees
-# the data type it knows. Less memory is read for old positions, at the cost of one conversion of all of them in each step.
+# Every layer of a cache, growing, preallocated or static, narrows its inputs and widens its outputs: attention uses
+# its own data type. Less memory is read for old positions, at the cost of one conversion of all of them in each step.
 
 
 _TYPES = {
@@ -90,7 +90,7 @@ _Update = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 def keep_in(cache: Any, kind: CacheDtype) -> Any:
-    """Make every layer of keys and values keep them in ``kind``; recurrent states stay as they are."""
+    """Make every layer of keys and values keep them in ``kind``; recurrent states are unchanged."""
     for layer in cache.layers:
         if isinstance(layer, DynamicLayer | StaticLayer):
             layer.update = _narrowed(layer.update, _TYPES[kind])
@@ -111,7 +111,7 @@ def _narrowed(update: _Update, kept: torch.dtype) -> _Update:
 def _narrow(states: torch.Tensor, kept: torch.dtype) -> torch.Tensor:
     if kept.itemsize > 1:
         return states.to(kept)
-    # Beyond the largest value there is only "not a number". Joins and in-place writes exist for whole bytes everywhere.
+    # Beyond the largest value there is only NaN. Concatenation and in-place writes are supported for whole bytes everywhere.
     largest = torch.finfo(kept).max
     return states.clamp(-largest, largest).to(kept).view(torch.uint8)
 

@@ -1,8 +1,8 @@
-"""How a transformers model keeps what it has read: which argument carries it, who makes it, how large it is.
+"""State of transformers models: which argument carries it, what creates it, how large it is.
 
 Most decoders take a ``Cache`` that the caller makes. State-space models take it under another name, and some make a
-state of their own in the prefill and hand it back. A model that is handed its cache under the wrong name decodes
-without its past and says nothing, so a class that fits none of these is refused.
+state of their own in the prefill and hand it back. A model that gets its cache under the wrong name silently
+decodes without its past, so a class that fits none of these is rejected.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _NO_STATIC_CACHE = {
 
 @dataclass(slots=True)
 class OwnState:
-    """State the model makes itself: empty before the prefill, replaced by what each call hands back."""
+    """State the model makes itself: empty before the prefill, replaced by the result of each call."""
 
     value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class StateProtocol:
-    """How one model class is handed its state."""
+    """How state is passed to a model class."""
 
     argument: str
     """Keyword of ``forward``, and attribute of its output."""
@@ -58,16 +58,16 @@ class StateProtocol:
     """Keywords ``forward`` names."""
 
     def inputs(self, state: Any) -> dict[str, Any]:
-        """Return the keywords that hand the state over."""
+        """Return the keywords that pass the state."""
         return {self.argument: state.value if isinstance(state, OwnState) else state}
 
     def keep(self, state: Any, output: Any) -> None:
-        """Take the state back from an output, where the model makes it."""
+        """Store the state from an output, if the model creates it."""
         if isinstance(state, OwnState):
             state.value = getattr(output, self.argument)
 
     def named(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave out what a state-space model has no use for (positions); others take all of it."""
+        """Drop arguments that a state-space model does not take (positions); others take all."""
         if self.argument == "past_key_values":
             return dict(inputs)
         return {name: value for name, value in inputs.items() if name in self.accepts}
@@ -79,7 +79,7 @@ class StateProtocol:
 
 
 def state_protocol(kind: Any, model_type: str) -> StateProtocol:
-    """Read from a model class how it is handed its state; refuse one that cannot go on from its past."""
+    """Determine from a model class how state is passed; reject a class that cannot continue from a state."""
     names = frozenset(inspect.signature(kind.forward).parameters)
     argument = next((name for name in _ARGUMENTS if name in names), None)
     reason = _READS_ALL_AGAIN.get(model_type) or ("its forward takes no cache" if argument is None else None)
@@ -89,13 +89,13 @@ def state_protocol(kind: Any, model_type: str) -> StateProtocol:
             hint="choose a decoder with a key-value cache or a recurrent state",
             key="model.arch.model_type",
         )
-    # transformers has no public name for the question its generate() asks here.
+    # transformers has no public name for the check of its generate().
     takes_cache = getattr(kind, "_supports_default_dynamic_cache", lambda: True)()
     return StateProtocol(argument, not takes_cache, names)
 
 
 def refuse_static_cache(model_type: str) -> None:
-    """Refuse ``model.cache=static`` where transformers' model does not run right with it."""
+    """Reject ``model.cache=static`` for models that are incorrect with it in transformers."""
     reason = _NO_STATIC_CACHE.get(model_type)
     if reason is not None:
         raise ConfigError(
@@ -106,7 +106,7 @@ def refuse_static_cache(model_type: str) -> None:
 
 
 def refuse_batches(model_type: str, batch_size: int) -> None:
-    """Refuse a batch where the model's own code is right for one sequence only."""
+    """Reject batches if the model's own code is correct for one sequence only."""
     reason = _ONE_SEQUENCE_ONLY.get(model_type)
     if reason is not None and batch_size > 1:
         raise ConfigError(
@@ -119,7 +119,7 @@ def refuse_batches(model_type: str, batch_size: int) -> None:
 def state_bytes(model: torch.nn.Module, state: Any) -> dict[str, float]:
     """Return the bytes of all state besides cached keys and values, by where it is kept.
 
-    Found by walking the objects, so that states nobody described here are seen too: recurrent and convolution states,
+    Found by walking the objects, so that unknown kinds of state are included: recurrent and convolution states,
     keys of an indexer, compressed entries.
     """
     found = dict(_tensors(state.value if isinstance(state, OwnState) else state, ""))
@@ -146,7 +146,7 @@ def _module_states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]
 
 
 def _tensors(thing: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield tensors of a cache, its layers, lists and mappings; counters (at most one axis) are no state."""
+    """Yield tensors of a cache, its layers, lists and mappings; counters (at most one axis) are excluded."""
     import torch
 
     if isinstance(thing, torch.Tensor):

@@ -23,7 +23,7 @@ _LENGTHS_PER_DOUBLING = 8
 def cache_room(tokens: int) -> int:
     """Return the length of the cache that holds ``tokens``: one of eight between a power of two and the next.
 
-    What is added is at most an eighth (of caches of 512 tokens and more), and prompts of many lengths share few rooms.
+    What is added is at most an eighth (of caches of 512 tokens and more), and prompts of many lengths share few lengths.
     """
     largest_power = 1 << max(0, tokens - 1).bit_length() >> 1
     grain = max(_SHORTEST_ROOM, largest_power // _LENGTHS_PER_DOUBLING)
@@ -52,12 +52,12 @@ class StepInputs:
         return cls(zeros(1), zeros(1), zeros(room))
 
     def begin(self, prompt_mask: torch.Tensor) -> None:
-        """Mark the prompt; nothing behind it is written yet."""
+        """Mark the prompt; nothing after it is written yet."""
         self.mask.zero_()
         self.mask[:, : prompt_mask.shape[1]] = prompt_mask
 
     def load(self, tokens: torch.Tensor, positions: torch.Tensor, column: int) -> None:
-        """Write what the next step reads; ``column`` is where it will put its keys."""
+        """Write the inputs of the next step; ``column`` is the position of its keys."""
         self.tokens.copy_(tokens)
         self.positions.copy_(positions)
         self.mask[:, column] = 1
@@ -75,9 +75,9 @@ class FixedStep:
 
 # Capture a decode step as a CUDA graph, and replay it: one launch instead of hundreds.
 #
-# A graph repeats kernels at the addresses they were captured with and knows nothing of what Python did between them. So a
-# step is captured only when its state stays where it is and nothing of it is counted on the host; anything else would
-# replay the first step for ever, with an answer that looks like one.
+# A graph repeats kernels at the addresses they were captured with without the Python code between them. So a
+# step is captured only if its state keeps its addresses and has no counters on the host; anything else would
+# replay the first step forever, with plausible but wrong output.
 
 
 _WARM_UP_STEPS = 3
@@ -91,7 +91,7 @@ def _has_graphs(device: str) -> bool:
 
 
 def refuse_without_graphs(device: str) -> None:
-    """Refuse a device that cannot capture."""
+    """Reject a device that cannot capture."""
     if not _has_graphs(device):
         raise ConfigError(
             f"model.cuda_graphs=true: {device} cannot capture and replay its work",
@@ -112,7 +112,7 @@ class CudaGraphs:
         self._pool: Any = None
 
     def capture(self, step: Step, state: Any) -> Step:
-        """Warm ``step`` up on a stream of its own, capture it, and return what replays it.
+        """Warm ``step`` up on a stream of its own, capture it, and return the replay function.
 
         ``state`` is what the step writes besides its result; it is left as the warm-up left it.
         """
@@ -140,7 +140,7 @@ class CudaGraphs:
         stream, current = self._api.Stream(self._device), self._api.current_stream(self._device)
         stream.wait_stream(current)
         with self._api.stream(stream):
-            step()  # what is made at the first step is no change
+            step()  # allocations of the first step are not a change
             before = fingerprint(state)
             for _ in range(_WARM_UP_STEPS - 1):
                 step()
@@ -154,7 +154,7 @@ def fingerprint(state: Any) -> dict[str, Any]:
 
 
 def _refuse_unsteady(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Refuse a state that moves, or that Python counts, from one step to the next."""
+    """Reject a state whose addresses or host counters change between steps."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     if changed:
         raise ConfigError(

@@ -77,7 +77,7 @@ class OcrAdapter(TransformersAdapter):
     @property
     @abstractmethod
     def encoder_label(self) -> str:
-        """What the encoder behind SAM is called in reports."""
+        """Name of the encoder after SAM in reports."""
 
     @abstractmethod
     def model_class(self) -> Any:
@@ -114,7 +114,7 @@ class OcrAdapter(TransformersAdapter):
         """Dimensions: the checkpoint's, or those of ``model.arch``."""
 
     def say_arch_is_not_used(self) -> None:
-        """Tell a user who gave dimensions and a checkpoint which of them count."""
+        """Log which is used if both dimensions and a checkpoint are given."""
         if self.config.arch:
             LOGGER.info(
                 "model.arch is not used: the dimensions come from the checkpoint %s", self.config.path
@@ -183,7 +183,7 @@ class OcrAdapter(TransformersAdapter):
         """Return how many positions a page with this tile grid takes."""
 
     def tiling(self) -> Tiling:
-        """Say how pages are cut at the configured mode."""
+        """Return how pages are split in the configured mode."""
         return Tiling(self.views.mode, self.views.max_tiles if self.views.crop else 0)
 
     def config_document(self) -> Mapping[str, Any]:
@@ -225,7 +225,7 @@ class OcrAdapter(TransformersAdapter):
         )
 
     def read_views(self, sample: Sample) -> Views:
-        """Load and cut the page of one request."""
+        """Load and split the page of one request."""
         if sample.path is None:
             raise InputError(
                 f"sample {sample.id} has no image",
@@ -234,7 +234,7 @@ class OcrAdapter(TransformersAdapter):
         return make_views(load_image(sample.path), self.views)
 
     def prepare(self, samples: Sequence[Sample], device: str, dtype: torch.dtype) -> Batch:
-        """Read, cut and normalise the pages; lay out the prompts."""
+        """Read, split and normalise the pages; lay out the prompts."""
         pages = [self.read_views(sample) for sample in samples]
         counts = [self.image_tokens(page.grid) for page in pages]
         sequences = [
@@ -289,7 +289,7 @@ class OcrAdapter(TransformersAdapter):
         )
 
     def prefill_inputs(self, batch: Batch, vision: Any) -> dict[str, Any]:
-        """Hand the image features over."""
+        """Pass the image features."""
         return {"mm_encoder_outputs": {"image": vision}}
 
     def shapes(self, batch: Batch, context_tokens: int) -> PhaseShapes:
@@ -378,7 +378,7 @@ class OcrAdapter(TransformersAdapter):
         return {"vision": vision, "prefill": begin, "decode": calls["decode"]}
 
     def static_mask(self) -> Any:
-        """Return the attention mask for a count: none is needed where the model can go without reading values."""
+        """Return the attention mask for a count: none if the model does not read values."""
         return None
 
 
@@ -469,7 +469,7 @@ class DeepseekOcr2Adapter(OcrAdapter):
 
 
 def _ocr2_config(arch: Mapping[str, Any]) -> Any:
-    """Build the configuration of ``model.arch``; the library's defaults are not the model's, so all must be given."""
+    """Build the configuration of ``model.arch``; the library's defaults differ from the model's, so all must be given."""
     from transformers import DeepseekOcr2Config
 
     plain = dict(arch)
@@ -507,7 +507,7 @@ _SMALL_VOCAB_IMAGE_TOKEN_ID = 3
 
 
 def _ocr_config(arch: Mapping[str, Any]) -> Any:
-    """Build the v1 configuration of ``model.arch``; what is not given has the published value."""
+    """Build the v1 configuration of ``model.arch``; other values are the published ones."""
     from transformers import UnlimitedOcrConfig
 
     plain = dict(arch)
@@ -574,7 +574,7 @@ class DeepseekOcrAdapter(OcrAdapter):
         return image_token_count(self.views, grid)
 
     def image_inputs(self, pixels: Any, local: Any, grids: Sequence[Grid | None]) -> dict[str, Any]:
-        """Add the tile grids, which decide where row ends go."""
+        """Add the tile grids, which determine the positions of row ends."""
         inputs = super().image_inputs(pixels, local, grids)
         if local is not None:
             inputs["patches_grid"] = [list(grid) if grid else [1, 1] for grid in grids]
@@ -613,7 +613,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def _config_of_checkpoint(path: str) -> Any:
-    """Return the transformers configuration for a checkpoint directory, or say why it is not DeepSeek-OCR v1."""
+    """Return the transformers configuration for a checkpoint directory, or raise with the reason why it is not DeepSeek-OCR v1."""
 
     directory = checkpoint_dir(path)
     document = read_json(directory / "config.json")
@@ -648,7 +648,7 @@ def _native_config(directory: Path, document: Mapping[str, Any]) -> Any:
 
 
 def _text_dims(directory: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the language model's dimensions; latent attention, which v1 does not use, is refused."""
+    """Take the language model's dimensions; latent attention, which v1 does not use, is rejected."""
     language = document.get("language_config")
     merged = {**document, **(language if isinstance(language, dict) else {})}
     if merged.get("use_mla"):
@@ -725,7 +725,7 @@ def _clip_dims(shapes: Shapes, shape: Any, document: Mapping[str, Any]) -> dict[
 
 
 def _clip_heads(width: int, document: Mapping[str, Any]) -> int:
-    """Heads are in no tensor's shape; config.json lists them per encoder, else they are 64 wide."""
+    """Return the number of heads, which is not in any tensor shape: from config.json, else 64-wide heads."""
     vision = document.get("vision_config")
     widths = vision.get("width") if isinstance(vision, dict) else None
     for name, entry in widths.items() if isinstance(widths, dict) else ():

@@ -80,7 +80,7 @@ class HfCausalLmAdapter(TransformersAdapter):
         return str(listed[0]) if listed else f"{self._whole_config.model_type}"
 
     def components(self) -> Mapping[str, str]:
-        """Map component labels to module paths: the decoder stack and the head, whatever the class calls them."""
+        """Map component labels to module paths: the decoder stack and the head, independent of the class's names."""
         return self._components
 
     @functools.cached_property
@@ -173,7 +173,7 @@ class HfCausalLmAdapter(TransformersAdapter):
     def padding_token_id(self) -> int:
         """Return the configured padding id, or end-of-sequence, or 0: the first that the model has an embedding for.
 
-        Tokenizers are given padding tokens that their models do not know, and configurations of a smaller vocabulary keep
+        Tokenizers may have padding tokens that their models lack, and configurations of a smaller vocabulary keep
         the end token of the larger one.
         """
         config = self.text_config()
@@ -199,7 +199,7 @@ class HfCausalLmAdapter(TransformersAdapter):
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
     def prompt_ids(self, sample: Sample) -> list[int]:
-        """Return the token ids of one request: made up, from a chat template, or plain."""
+        """Return the token ids of one request: synthetic, from a chat template, or plain."""
         if sample.synthetic_tokens is not None:
             chosen = not sample.extra.get("default_length", False)
             length = sample.synthetic_tokens
@@ -270,7 +270,7 @@ class HfCausalLmAdapter(TransformersAdapter):
         )
 
     def why_not_split(self, ranks: int) -> str | None:
-        """Say why the model cannot be split over ranks."""
+        """Return why the model cannot be split over ranks."""
         return reason_not_split(self.text_config(), ranks) if self.splits else super().why_not_split(ranks)
 
     def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
@@ -284,7 +284,7 @@ class HfCausalLmAdapter(TransformersAdapter):
                 source = str(Path(source).expanduser())
                 loading.tensor_shapes(Path(source))
             options["trust_remote_code"] = self._remote_code
-            self._model_class(config)  # refuses what cannot run before its weights are read
+            self._model_class(config)  # rejects unsupported models before their weights are read
             auto = getattr(transformers, self.auto_name)
             return loading.load_pretrained(
                 auto, source, config, dtype, device, {**options, "revision": self.config.revision or "main"}
@@ -293,7 +293,7 @@ class HfCausalLmAdapter(TransformersAdapter):
         if kind.config_class is getattr(config, "sub_configs", {}).get("text_config"):
             config = (
                 config.get_text_config()
-            )  # the text part of a model that also sees, as the Auto class takes it
+            )  # the text part of a vision-language model, as in the Auto class
         if device == "meta":
             return loading.build_meta(kind, config, dtype, options)
         return loading.build_random(kind, config, dtype, device, self.config.seed, options)
@@ -321,11 +321,11 @@ class HfCausalLmAdapter(TransformersAdapter):
         return kind
 
     def check_class(self, kind: Any, config: Any) -> None:
-        """Refuse a model class that this adapter cannot run, before anything is built."""
+        """Reject a model class that this adapter cannot run, before anything is built."""
         refuse_other_than_decoders(config)
 
     def _check_state(self, kind: Any, model_type: str) -> None:
-        """Refuse before anything is built what cannot go on from its past, or not in the cache that was chosen."""
+        """Reject, before anything is built, models that cannot continue from a state, or not with the chosen cache."""
         refuse_batches(model_type, self.infer.batch_size)
         if self.config.cache is CacheKind.static:
             refuse_static_cache(self.text_config().model_type)
@@ -351,7 +351,7 @@ class HfCausalLmAdapter(TransformersAdapter):
         return PhaseShapes(self.infer.batch_size, prompt, 0, prompt + self.infer.max_new_tokens // 2)
 
     def _length_within_context(self, wanted: int) -> int:
-        """Shorten a prompt whose length nobody chose, so that a short context has room for the answer too."""
+        """Shorten a prompt of default length, so that a short context has room for the answer."""
         limit = self.context_tokens
         if limit is None:
             return wanted

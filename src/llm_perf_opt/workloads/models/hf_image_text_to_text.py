@@ -44,7 +44,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
             )
 
     def check_class(self, kind: Any, config: Any) -> None:
-        """Refuse models whose images are no phase of their own."""
+        """Reject models without a separate image phase."""
         reason = None
         if getattr(config, "is_encoder_decoder", False):
             reason = "is an encoder-decoder that sees: no adapter runs those"
@@ -58,7 +58,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
             )
 
     def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
-        """Make the model; without a usable processor there is no point in reading its weights."""
+        """Make the model; the processor is checked before its weights are read."""
         self._model_class(self._whole_config)
         if device != "meta":
             _ = self._processor
@@ -72,7 +72,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
 
     @functools.cached_property
     def _components(self) -> Mapping[str, str]:
-        """Name the parts of the model inside by their own names, the language model by the common one."""
+        """Map the inner parts of the model by their own names, the language model by the common one."""
         import torch
 
         model: Any = self.build("meta", torch.bfloat16)
@@ -184,7 +184,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
         return super().make_cache(model, batch, max_new_tokens)
 
     def _positions(self, model: Any, batch: Batch) -> torch.Tensor:
-        """Ask the model for positions as its ``generate()`` does."""
+        """Compute positions as in the model's ``generate()``."""
         ids, mask = batch.inputs["input_ids"], batch.inputs["mask"]
         known = {"attention_mask": ids.new_ones(ids.shape) if mask is None else mask}
         # transformers has no public name for this step of generate().
@@ -195,7 +195,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
         return prepared
 
     def encoder_inputs(self, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the vision tower takes of the processed inputs."""
+        """Return the processed inputs of the vision tower."""
         taken = inspect.signature(model.base_model.get_image_features).parameters
         return {name: value for name, value in inputs.items() if name in taken}
 
@@ -215,7 +215,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
         return super().prefill(model, batch, vision, cache)
 
     def prefill_inputs(self, batch: Batch, vision: Any) -> dict[str, Any]:
-        """Hand over the image features, and what else the processor said of the prompt (kinds of tokens)."""
+        """Pass the image features and other processor outputs (token types)."""
         return {**batch.inputs["encoder"], "mm_encoder_outputs": {"image": vision}}
 
     def generate_inputs(self, batch: Batch) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
     def static_calls(
         self, model: torch.nn.Module, shapes: PhaseShapes
     ) -> Mapping[Phase, Callable[[], object]]:
-        """Return one call per phase on the meta device; sizes of images and places of their tokens have values."""
+        """Return one call per phase on the meta device; image sizes and positions of their tokens have real values."""
         import torch
 
         from llm_perf_opt.workloads.models.known_values import KnownValues

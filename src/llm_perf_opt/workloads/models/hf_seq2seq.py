@@ -37,7 +37,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
     splits = False
 
     def check_class(self, kind: Any, config: Any) -> None:
-        """Refuse models without an encoder of their own, and caches that do not fit two kinds of attention."""
+        """Reject models without a separate encoder, and caches that do not fit two kinds of attention."""
         accepted = inspect.signature(kind.forward).parameters
         missing = [name for name in _NEEDED_ARGUMENTS if name not in accepted]
         if not getattr(config, "is_encoder_decoder", False) or missing:
@@ -90,7 +90,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         }
 
     def _generation_setting(self, name: str) -> Any:
-        """Return a setting of generation_config.json, or of the configuration, as ``generate()`` looks for it."""
+        """Return a setting of generation_config.json, or of the configuration, as in ``generate()``."""
         if self.config.path is not None:
             file = Path(self.config.path).expanduser() / "generation_config.json"
             found = read_json(file).get(name) if file.is_file() else None
@@ -99,9 +99,9 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         return getattr(self._whole_config, name, None)
 
     def decoder_prompt(self) -> list[int]:
-        """Return what the decoder begins with: its start token, and the token a checkpoint forces to be first."""
+        """Return the start of the decoder's prompt: its start token, and the token a checkpoint forces to be first."""
         config = self._whole_config
-        # T5 and its kin start with padding, which their checkpoints say and their configuration class does not.
+        # T5-like models start with padding, which is set in their checkpoints but not in their configuration class.
         names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
         start = next((found for name in names if (found := self._generation_setting(name)) is not None), None)
         if start is None:
@@ -142,7 +142,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         device: str,
         facts: Mapping[str, Any],
     ) -> Batch:
-        """Put the decoder's prompt next to the encoder's inputs."""
+        """Combine the decoder's prompt with the encoder's inputs."""
         import torch
 
         prompt = self.decoder_prompt()
@@ -177,7 +177,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         from transformers import DynamicCache, EncoderDecoderCache
 
         config, cross = self.text_config(), DynamicCache()
-        cross.is_cross_attention = True  # a static count tells by it that this part does not grow
+        cross.is_cross_attention = True  # marks this part as not growing for static counts
         own = DynamicCache(config=config)
         if capacity_tokens is not None and self.config.cache is CacheKind.preallocated:
             from llm_perf_opt.workloads.models.cache_layers import preallocated_cache
@@ -193,7 +193,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         return model.get_encoder()(**inputs, return_dict=True)
 
     def prefill(self, model: torch.nn.Module, batch: Batch, vision: Any, cache: Any) -> torch.Tensor:
-        """Run the decoder's prompt against what the encoder read; return logits of its last position."""
+        """Run the decoder's prompt with the encoder's output; return logits of its last position."""
         batch.inputs["encoded"] = vision
         return self._decoder(model, batch, batch.inputs["input_ids"], cache)
 
@@ -226,7 +226,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         return found
 
     def generate_encoder_inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return the encoder's inputs as ``generate()`` takes them: always with a mask, which it would guess otherwise."""
+        """Return the encoder's inputs as ``generate()`` takes them: always with a mask, to avoid guessing."""
         ids = batch.inputs["encoder"]["input_ids"]
         return {"attention_mask": ids.new_ones(ids.shape), **batch.inputs["encoder"]}
 
@@ -255,7 +255,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
     def static_calls(
         self, model: torch.nn.Module, shapes: PhaseShapes
     ) -> Mapping[Phase, Callable[[], object]]:
-        """Return one call per phase on the meta device; decode starts from what encoder and prefill leave."""
+        """Return one call per phase on the meta device; decode starts from the state after encoder and prefill."""
         import torch
 
         from llm_perf_opt.workloads.models.known_values import KnownValues
@@ -295,7 +295,7 @@ def _first_number(config: Any, names: Sequence[str]) -> int | None:
     return next((int(value) for value in found if isinstance(value, int)), None)
 
 
-# Encoder-decoders that hear (Whisper and its kin): features of a sound, encode, prefill of the decoder, decode.
+# Speech encoder-decoders (Whisper and similar): audio features, encode, prefill of the decoder, decode.
 
 
 _FEATURES = "input_features"
@@ -309,7 +309,7 @@ class HfSpeechSeq2SeqAdapter(HfSeq2SeqAdapter):
     auto_name = "AutoModelForSpeechSeq2Seq"
 
     def check_class(self, kind: Any, config: Any) -> None:
-        """Refuse models that read something else than mel features."""
+        """Reject models that do not read mel features."""
         super().check_class(kind, config)
         if getattr(kind, "main_input_name", None) != _FEATURES or not hasattr(config, "num_mel_bins"):
             raise ConfigError(
@@ -324,7 +324,7 @@ class HfSpeechSeq2SeqAdapter(HfSeq2SeqAdapter):
 
         if self.config.path is None:
             config = self._whole_config
-            # Two positions of features become one of the encoder's; whisper's own hop of 10 ms stays.
+            # Two positions of features become one encoder position; whisper's hop of 10 ms is kept.
             seconds = config.max_source_positions * 2 // 100
             return WhisperFeatureExtractor(feature_size=config.num_mel_bins, chunk_length=max(1, seconds))
         return load_part(
@@ -341,7 +341,7 @@ class HfSpeechSeq2SeqAdapter(HfSeq2SeqAdapter):
         return [int(token) for token in prefix] if prefix else super().decoder_prompt()
 
     def prepare(self, samples: Sequence[Sample], device: str, dtype: torch.dtype) -> Batch:
-        """Make features of the sounds, each filled up to the length the encoder reads."""
+        """Compute features of the clips, padded to the length of the encoder."""
         clips = [clip_of(sample) for sample in samples]
         rate = int(getattr(self._extractor, "sampling_rate", _DEFAULT_RATE_HZ))
         waves = [resampled(clip, rate) for clip in clips]
@@ -351,12 +351,12 @@ class HfSpeechSeq2SeqAdapter(HfSeq2SeqAdapter):
         return self.decoder_batch(samples, inputs, self._encoder_positions(features), device, facts)
 
     def _encoder_positions(self, features: torch.Tensor) -> int:
-        """Return the positions after the encoder's convolutions, which it has as many of as it has places for."""
+        """Return the positions after the encoder's convolutions, the size of its position table."""
         limit = self.encoder_context_tokens
         return int(features.shape[-1]) // 2 if limit is None else min(int(features.shape[-1]) // 2, limit)
 
     def generate_function(self, model: Any) -> Callable[..., Any]:
-        """Return the plain loop: whisper's own ``generate()`` around it cuts long sounds and retries on bad answers."""
+        """Return the plain loop: whisper's own ``generate()`` splits long audio and retries on bad answers."""
         from transformers.generation import GenerationMixin
 
         return functools.partial(GenerationMixin.generate, model)
@@ -377,7 +377,7 @@ class HfSpeechSeq2SeqAdapter(HfSeq2SeqAdapter):
         )
 
     def default_shapes(self) -> PhaseShapes:
-        """Shapes of a sound as long as the encoder reads."""
+        """Shapes of a clip of the encoder's length."""
         size, prompt = self.infer.batch_size, len(self.decoder_prompt())
         positions = self.encoder_context_tokens or _DEFAULT_RATE_HZ
         shape = [size, self._whole_config.num_mel_bins, 2 * positions]

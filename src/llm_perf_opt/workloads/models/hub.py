@@ -1,4 +1,4 @@
-"""Models named by their Hugging Face Hub id (``organisation/name``): found or refused within seconds, before any work."""
+"""Models named by their Hugging Face Hub id (``organisation/name``): resolved or rejected within seconds, before any work."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def hub_config(name: str, revision: str | None = None) -> dict[str, Any]:
 
 
 def _unreachable() -> str | None:
-    """Return why the Hub cannot be reached; ``None``: it answers."""
+    """Return why the Hub cannot be reached; ``None``: it is reachable."""
     if os.environ.get(_OFFLINE, "").upper() in _TRUE:
         return f"{_OFFLINE}=1"
     endpoint = os.environ.get("HF_ENDPOINT", _ENDPOINT).rstrip("/")
@@ -77,12 +77,12 @@ def _unreachable() -> str | None:
 
 
 def _ask(endpoint: str) -> str | None:
-    """Send one request, without retries; return why it failed."""
+    """Send one request without retries; return the reason for a failure."""
     request = urllib.request.Request(f"{endpoint}/api/models?limit=1", method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
             return None
     except urllib.error.HTTPError:
-        return None  # it answers, whatever the status
+        return None  # reachable, whatever the status
     except (OSError, ValueError) as error:
         return str(getattr(error, "reason", error))

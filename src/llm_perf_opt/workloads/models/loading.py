@@ -1,4 +1,4 @@
-"""Models from nothing (random weights, meta device) and from checkpoints, with errors a user can act on."""
+"""Loading of models with random weights, on the meta device, and from checkpoints, with actionable errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def implementation_kwargs(model: ModelConfig) -> dict[str, Any]:
-    """Return the attention and experts choices as ``transformers`` wants them."""
+    """Return the attention and experts choices as ``transformers`` arguments."""
     chosen = dict(
         zip(_IMPLEMENTATIONS, (model.attn_implementation, model.experts_implementation), strict=True)
     )
@@ -77,7 +77,7 @@ def build_random(
     if borrow_weights(model):
         return model
     model.to_empty(device=device)
-    # What transformers itself draws must follow the seed too, and the caller's generator must not move.
+    # Random draws of transformers must follow the seed too, and the caller's generator must not change.
     with torch.no_grad(), seeded(device, seed):
         _fill_random_weights(model, device, seed)
         for module in model.modules():
@@ -134,7 +134,7 @@ def _parameters_with_scale(model: torch.nn.Module) -> Iterator[tuple[torch.Tenso
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; say which file is wrong."""
+    """Read a JSON object; errors name the file."""
     try:
         value = json.loads(read_document(path).decode("utf-8"))
     except OSError as error:
@@ -155,7 +155,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def checkpoint_dir(path: str) -> Path:
-    """Return a local checkpoint directory, or say what is missing."""
+    """Return a local checkpoint directory, or raise with what is missing."""
     directory = Path(path).expanduser()
     if not directory.is_dir():
         raise InputError(
@@ -212,7 +212,7 @@ def load_pretrained(
 ) -> torch.nn.Module:
     """Load a checkpoint straight onto the device; a missing, unexpected or differently shaped tensor is an error.
 
-    Tensors go from the file to the device one by one: the host never holds the whole model besides. In a group of ranks, each
+    Tensors go from the file to the device one by one: the host never holds the whole model. In a group of ranks, each
     reads its own part of them.
     """
     from safetensors import SafetensorError
@@ -247,7 +247,7 @@ def load_pretrained(
         ) from error
     except (OSError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         if is_out_of_memory(error):
-            raise  # the checkpoint is not to blame
+            raise  # not an error of the checkpoint
         raise InputError(
             f"cannot load {source}: {_first_line(error)}",
             hint="check that the directory holds this architecture's weights",
@@ -266,7 +266,7 @@ def load_pretrained(
 
 @contextlib.contextmanager
 def _without_accelerate() -> Iterator[None]:
-    """Let transformers load onto one device without the accelerate package, which it asks for and then does not use.
+    """Let transformers load onto one device without the accelerate package, which it requires but does not use.
 
     The package is needed for models in several places, and those are not made here.
     """
@@ -286,7 +286,7 @@ def _without_accelerate() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Keep the library's own progress bar and load report off the terminal; our errors say the same in one line."""
+    """Keep the library's own progress bar and load report off the terminal; our errors have the same information in one line."""
     from transformers.utils import logging as hf_logging
 
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
@@ -324,7 +324,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def remote_code_allowed(model: ModelConfig) -> bool:
-    """Whether a checkpoint's own code may run: only on request, and only from a fixed place."""
+    """Whether a checkpoint's own code may run: only on request, and only from a pinned source."""
     if not model.trust_remote_code:
         return False
     pinned = model.revision is not None and _COMMIT.fullmatch(model.revision) is not None
@@ -350,9 +350,9 @@ _COMMON_KEYS = frozenset(
 def make_config(
     kind: Any, arch: Mapping[str, Any], document: Mapping[str, Any] | None = None, *, key: str = "model.arch"
 ) -> Any:
-    """Build the transformers config ``kind`` from ``arch``; raise :class:`ConfigError` for what it does not know.
+    """Build the transformers config ``kind`` from ``arch``; raise :class:`ConfigError` for unknown keys.
 
-    ``document`` is a configuration file's content that ``arch`` changes; files may carry keys nobody reads any more.
+    ``document`` is a configuration file's content that ``arch`` changes; files may contain obsolete keys.
     """
     from huggingface_hub.errors import StrictDataclassError
 
@@ -372,7 +372,7 @@ def make_config(
 
 
 def check_keys(kind: Any, arch: Mapping[str, Any], key: str) -> None:
-    """Refuse unknown keys, at every level, with the nearest known one."""
+    """Reject unknown keys, at every level, with the nearest known one."""
     nested: Mapping[str, Any] = getattr(kind, "sub_configs", None) or {}
     known = (
         {field.name for field in dataclasses.fields(kind)}

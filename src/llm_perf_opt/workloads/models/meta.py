@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# Processed inputs as plain values and back: what a static count needs to know of a batch of images or sounds.
+# Processed inputs as plain values and back: the description of a batch of images or audio for a static count.
 #
 # Pixels are described by their shape, small integers (grids, sizes) by their values, large masks by their shape. Images
-# that only fill up a batch are all zero, and vision towers look for that: how many are none is kept.
+# that only pad a batch are all zero, and vision towers check for that: their number is kept.
 
 
 _MOST_VALUES = 256
@@ -21,7 +21,7 @@ _AXES_OF_PADDED_IMAGES = 5
 
 
 def describe_inputs(inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return a description that JSON can hold and :func:`described_inputs` understands."""
+    """Return a description that is valid JSON and can be read by :func:`described_inputs`."""
     return {name: _describe(value) for name, value in sorted(inputs.items())}
 
 
@@ -58,12 +58,12 @@ def _tensor(torch: Any, entry: Mapping[str, Any], dtype: torch.dtype) -> torch.T
     return ones
 
 
-# Masks on the meta device: transformers asks whether a mask pads anything, and there are no values to look at.
+# Masks on the meta device: transformers checks whether a mask has padding, but there are no values.
 
 
 @contextlib.contextmanager
 def nothing_is_padded(model: Any) -> Iterator[None]:
-    """Answer "no padding" wherever transformers looks for it; true of every static count, which pads nothing.
+    """Answer "no padding" wherever transformers checks for it; static counts never pad.
 
     Some models make a mask of ones themselves when none is given, others look for the padding token in the ids.
     """
@@ -89,7 +89,7 @@ def nothing_is_padded(model: Any) -> Iterator[None]:
             vars(module).pop(quiet, None)
 
 
-# Routing on the meta device: some mixtures of experts ask how many positions each expert got, and there are no values.
+# Routing on the meta device: some mixtures of experts read the number of positions per expert, but there are no values.
 
 
 _ASKING = "JetMoeTopKGating"
@@ -97,7 +97,7 @@ _ASKING = "JetMoeTopKGating"
 
 @contextlib.contextmanager
 def spread_evenly(model: Any) -> Iterator[None]:
-    """Give every expert the same share of positions; how they are spread does not change what is computed in all."""
+    """Give every expert the same share of positions; the distribution does not change the total work."""
     routers = [module for module in model.modules() if type(module).__name__ == _ASKING]
     for router in routers:
         router.forward = _even_forward(router)

@@ -1,4 +1,4 @@
-"""Which adapter runs a model type, and why none does: determined from ``config.json`` alone, before anything is imported or built.
+"""Adapter for a model type, or the reason why there is none: determined from ``config.json`` alone, before anything is imported or built.
 
 transformers keeps one table per use (causal language models, image-text-to-text, speech, …). They are read from its
 source: importing it would import torch, which a check before any work must not.
@@ -80,7 +80,7 @@ _IS = {
 
 
 def adapter_for(document: Mapping[str, Any]) -> str:
-    """Return the adapter that runs what a ``config.json`` describes; :class:`ConfigError` says why none does."""
+    """Return the adapter that runs what a ``config.json`` describes; :class:`ConfigError` has the reason if there is none."""
     for architecture in document.get("architectures") or ():
         if architecture in _OWN_ADAPTERS:
             return _OWN_ADAPTERS[architecture]
@@ -89,14 +89,14 @@ def adapter_for(document: Mapping[str, Any]) -> str:
         adapter for adapter in (SPEECH, SEQ2SEQ, VISION_LANGUAGE, CAUSAL) if kind in _types_of(adapter)
     ]
     if not fitting and kind not in _known_types():
-        return CAUSAL  # code of the checkpoint's own, or a mistake that the adapter explains
+        return CAUSAL  # the checkpoint's own code, or a mistake that the adapter reports
     if not fitting or (fitting == [CAUSAL] and _is_encoder(kind, document.get("is_decoder"))):
         _refuse_what_does_not_generate(kind)
     return fitting[0]
 
 
 def refuse_model_type(kind: str, adapter: str, *, is_decoder: bool | None = None) -> None:
-    """Raise :class:`ConfigError` unless ``adapter`` runs this model type: what it is, and which adapter does."""
+    """Raise :class:`ConfigError` unless ``adapter`` runs this model type; the error names the model type and the right adapter."""
     if adapter not in HF_ADAPTERS or kind not in _known_types():
         return
     if adapter == CAUSAL and _is_encoder(kind, is_decoder):
@@ -137,7 +137,7 @@ def _refuse_what_does_not_generate(kind: str) -> None:
 
 
 def _is_encoder(kind: str, is_decoder: bool | None) -> bool:
-    """Whether a model type is an encoder here: configurations of real decoders carry an is_decoder that nobody reads."""
+    """Whether a model type is an encoder here: configurations of decoders have an unused is_decoder."""
     listed = kind in auto_tables().get(_MASKED, ()) or kind in _ENCODERS_BESIDE
     return listed and not is_decoder and not any(kind in _types_of(other) for other in (SEQ2SEQ, SPEECH))
 
@@ -145,7 +145,7 @@ def _is_encoder(kind: str, is_decoder: bool | None) -> bool:
 def _types_of(adapter: str) -> frozenset[str]:
     tables = auto_tables()
     found = tables.get(_TABLES[adapter], frozenset())
-    # Audio language models stand in the tables of encoder-decoders, but are decoders with an audio tower.
+    # Audio language models are in the tables of encoder-decoders, but are decoders with an audio tower.
     decoders = tables.get(_MULTIMODAL, frozenset())
     return found - decoders if adapter in (SEQ2SEQ, SPEECH) else found
 
@@ -156,7 +156,7 @@ def _known_types() -> frozenset[str]:
 
 @functools.cache
 def auto_tables() -> Mapping[str, frozenset[str]]:
-    """Return transformers' tables of model types by name; nothing where its source is laid out otherwise."""
+    """Return transformers' tables of model types by name; empty if its source has another layout."""
     spec = importlib.util.find_spec("transformers")
     folders = spec.submodule_search_locations if spec is not None else None
     if not folders:
@@ -172,7 +172,7 @@ def auto_tables() -> Mapping[str, frozenset[str]]:
 
 
 def _table(node: ast.stmt) -> tuple[str, frozenset[str]] | None:
-    """Read ``NAME = OrderedDict([("type", "Class"), …])``; entries that are no plain pairs are left out."""
+    """Read ``NAME = OrderedDict([("type", "Class"), …])``; entries that are not plain pairs are left out."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=entries)])):
             keys = [
@@ -186,7 +186,7 @@ def _table(node: ast.stmt) -> tuple[str, frozenset[str]] | None:
     return None
 
 
-# Where a text model's configuration comes from: built-in shapes, files; and a tokenizer for random weights.
+# Sources of a text model's configuration: built-in shapes and files; and a tokenizer for random weights.
 
 
 def known_type(kind: Any) -> bool:
@@ -226,7 +226,7 @@ def named_config(name: str) -> dict[str, Any]:
 
 
 def check_dimensions(document: dict[str, Any], file: Path) -> None:
-    """Refuse dimensions no model can have; transformers takes them and ends in the middle of an operator."""
+    """Reject impossible dimensions; transformers accepts them and fails inside an operator."""
     for wrong in wrong_dimensions(document):
         raise InputError(
             f"{file}: {wrong.key} must be {wrong.meaning}, not {wrong.value!r}",
@@ -248,7 +248,7 @@ def random_tokenizer(config: Any) -> TextTokenizer:
 
 
 def end_token_ids(found: Any, file: Path) -> tuple[int, ...]:
-    """Return the end tokens a generation_config.json names; :class:`InputError` for what is none."""
+    """Return the end tokens a generation_config.json names; :class:`InputError` for an invalid value."""
     ids = found if isinstance(found, list) else [found]
     if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in ids):
         raise InputError(
@@ -260,7 +260,7 @@ def end_token_ids(found: Any, file: Path) -> tuple[int, ...]:
 
 
 def templated_ids(tokenizer: Any, chat: list[dict[str, str]], source: str | None) -> Any:
-    """Apply the checkpoint's own template, which is a program in Jinja and may be a wrong one."""
+    """Apply the checkpoint's own template, a Jinja program that may be invalid."""
     from jinja2 import TemplateError
 
     try:
@@ -276,7 +276,7 @@ def templated_ids(tokenizer: Any, chat: list[dict[str, str]], source: str | None
 
 
 def refuse_other_than_decoders(config: Any) -> None:
-    """Refuse encoder-decoders, which AutoModelForCausalLM would build half of without a word."""
+    """Reject encoder-decoders, of which AutoModelForCausalLM would silently build only the decoder."""
     if getattr(config, "is_encoder_decoder", False):
         raise ConfigError(
             f"a '{config.model_type}' model is an encoder-decoder: this adapter runs decoders, and half of the model is not one",
@@ -285,7 +285,7 @@ def refuse_other_than_decoders(config: Any) -> None:
         )
 
 
-# Whether a quantised checkpoint can be loaded here, and whether what runs is what it stores; without torch.
+# Whether a quantised checkpoint can be loaded here, and whether it runs in its stored format; without torch.
 
 
 _WIDENED_ON_CPU = ("fp8", "mxfp4")
@@ -308,14 +308,14 @@ def checkpoint_quantisation(model: ModelConfig) -> Mapping[str, Any] | None:
 
 
 def modelopt_quantisation(folder: Path) -> Mapping[str, Any] | None:
-    """Return what ``hf_quant_config.json`` says, as a ``quantization_config``: where ModelOpt's older releases wrote it."""
+    """Return ``hf_quant_config.json``, written by older ModelOpt releases, as a ``quantization_config``."""
     file = folder / "hf_quant_config.json"
     found = loading.read_json(file).get("quantization") if file.is_file() else None
     return {"quant_method": "modelopt", **found} if isinstance(found, Mapping) else None
 
 
 def loading_problem(model: ModelConfig) -> Problem | None:
-    """Say which packages a quantised checkpoint needs that are not installed."""
+    """Return which packages for a quantised checkpoint are not installed."""
     config = checkpoint_quantisation(model)
     if config is None:
         return None
@@ -333,7 +333,7 @@ def loading_problem(model: ModelConfig) -> Problem | None:
 
 
 def reason_not_quantised(model: ModelConfig, device: str, *, measured: bool) -> str | None:
-    """Say why what runs is not in the checkpoint's format; ``None`` where it is, or where nothing runs."""
+    """Return why a run does not use the checkpoint's format; ``None`` if it does, or if nothing runs."""
     if not measured:
         return None
     config = checkpoint_quantisation(model)

@@ -1,4 +1,4 @@
-"""Page images into the views DeepSeek-OCR looks at: one padded global view, and tiles of large pages.
+"""Conversion of page images to DeepSeek-OCR views: one padded global view, and tiles of large pages.
 
 Geometry follows the published inference code (deepseek-ai/DeepSeek-OCR, ``modeling_deepseekocr.py``): the tile
 grid is the one whose aspect ratio is nearest to the page's; the whole page is resized (distorting) to fill it.
@@ -51,12 +51,12 @@ _STRETCH_UP_TO = 640
 
 
 def view_spec(infer: InferConfig) -> ViewSpec:
-    """Return the view sizes of ``infer.mode``; raise :class:`ConfigError` for sizes the encoder cannot take."""
+    """Return the view sizes of ``infer.mode``; raise :class:`ConfigError` for sizes that the encoder does not support."""
     mode = str(infer.mode.value)
     if mode == "gundam":
         spec = ViewSpec(mode, 1024, 640, True, infer.max_tiles)
     elif mode == "custom":
-        # Without tiles the published code sizes the single view by image_size and never looks at base_size.
+        # Without tiles the published code sizes the single view by image_size and ignores base_size.
         base = infer.base_size if infer.crop_mode else infer.image_size
         stretch = not infer.crop_mode and base <= _STRETCH_UP_TO
         spec = ViewSpec(mode, base, infer.image_size, infer.crop_mode, infer.max_tiles, stretch)
@@ -68,7 +68,7 @@ def view_spec(infer: InferConfig) -> ViewSpec:
 
 
 def check_spec(spec: ViewSpec) -> None:
-    """Refuse sizes that do not divide into vision tokens."""
+    """Reject sizes that do not divide into vision tokens."""
     sizes = {"infer.base_size": spec.base_size, "infer.image_size": spec.tile_size}
     for key, size in sizes.items():
         if size < PATCH_STRIDE or size % PATCH_STRIDE:
@@ -127,7 +127,7 @@ def image_token_count(spec: ViewSpec, grid: Grid | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """A page as the model sees it, ``uint8`` RGB, channels last."""
+    """A page as model input, ``uint8`` RGB, channels last."""
 
     global_view: NDArray[np.uint8]
     tiles: list[NDArray[np.uint8]]
@@ -137,7 +137,7 @@ class Views:
 
 
 def make_views(image: Image.Image, spec: ViewSpec) -> Views:
-    """Cut a page into its global view and tiles (row by row)."""
+    """Split a page into its global view and tiles (row by row)."""
     import numpy as np
     from PIL import Image
 
@@ -162,7 +162,7 @@ def make_views(image: Image.Image, spec: ViewSpec) -> Views:
 
 
 def _pad(image: Image.Image, side: int, rounding: Rounding) -> Image.Image:
-    """Fit into a grey square, centred, aspect ratio kept; a side of a very thin page stays at least one pixel."""
+    """Fit into a grey square, centred, aspect ratio kept; each side has at least one pixel."""
     from PIL import Image
 
     longest = max(image.width, image.height)
@@ -179,7 +179,7 @@ def _pad(image: Image.Image, side: int, rounding: Rounding) -> Image.Image:
 
 
 def to_pixels(views: list[NDArray[np.uint8]], device: str, dtype: Any) -> Any:
-    """Stack views into ``[n, 3, side, side]`` in ``[-1, 1]``; bytes travel to the device, floats are made there."""
+    """Stack views into ``[n, 3, side, side]`` in ``[-1, 1]``; bytes are copied to the device and converted there."""
     import numpy as np
     import torch
 

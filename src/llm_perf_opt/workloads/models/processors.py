@@ -43,7 +43,7 @@ _MERGES = 600
 
 @dataclass(frozen=True, slots=True)
 class TextTokenizer:
-    """What the adapters need of a tokenizer."""
+    """Tokenizer interface of the adapters."""
 
     backend: Tokenizer
 
@@ -81,7 +81,7 @@ def load_tokenizer(directory: Path) -> TextTokenizer:
 
 
 def _pronounceable_word(index: int) -> str:
-    """Return a pronounceable word for an id no text maps to, so that random output reads as words."""
+    """Return a pronounceable word for an unused id, so that random output reads as words."""
     word = ""
     index += 1
     while index:
@@ -168,7 +168,7 @@ _CANNOT_BE_READ = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 def load_processor(source: str, *, model_type: str, revision: str | None, remote_code: bool) -> Any:
-    """Read a checkpoint's processor; where only its video half lacks a package, do without that half."""
+    """Read a checkpoint's processor; if only its video part lacks a package, it is left out."""
     from transformers import AutoProcessor
 
     options = {"revision": revision, "trust_remote_code": remote_code}
@@ -192,7 +192,7 @@ def load_processor(source: str, *, model_type: str, revision: str | None, remote
 
 
 def load_part(kind: Any, config: ModelConfig, *, remote_code: bool, what: str, files: str) -> Any:
-    """Read one part of the checkpoint ``model.path``, by the ``Auto…`` class of transformers that finds it."""
+    """Read one part of the checkpoint ``model.path``, with the given ``Auto…`` class of transformers."""
     try:
         return kind.from_pretrained(config.path, revision=config.revision, trust_remote_code=remote_code)
     except (*_CANNOT_BE_READ, ImportError) as error:
@@ -217,9 +217,9 @@ def processor_class(source: str, model_type: str) -> Any:
 
 
 def images_only(kind: Any) -> Any:
-    """Return a processor class that is content without a video processor.
+    """Return a processor class that works without a video processor.
 
-    transformers reads videos through torchvision alone; images need Pillow only, and a profiler shows pages.
+    transformers reads videos through torchvision alone; images need Pillow only, and profiling uses pages.
     """
 
     def check(self: Any, name: str, value: Any) -> Any:
@@ -256,7 +256,7 @@ def with_chat_template(
 ) -> dict[str, Any]:
     """Apply the processor's chat template to one image and one text per request, and make tensors of them.
 
-    The template writes the image's place itself, so the common mark of it is left out of the text.
+    The template inserts the image placeholder itself, so the common one is removed from the text.
     """
     chats = [
         [
@@ -275,14 +275,14 @@ def with_chat_template(
             tokenize=True,
             return_dict=True,
             return_tensors="pt",
-            processor_kwargs=dict(_PADDED),  # transformers writes into what it is given
+            processor_kwargs=dict(_PADDED),  # transformers modifies its arguments
         )
 
     return _tensors(call, source)
 
 
 def processed(processor: Any, texts: Sequence[str], images: Sequence[Image], source: str) -> dict[str, Any]:
-    """Make tensors of prompts as they are, the image where it is marked, or first where a prompt has no mark."""
+    """Make tensors of plain prompts, with the image at its placeholder, or first without one."""
     token = str(getattr(processor, "image_token", IMAGE))
     whole = [text.replace(IMAGE, token) for text in texts]
     whole = [text if token in text else f"{token}{text}" for text in whole]

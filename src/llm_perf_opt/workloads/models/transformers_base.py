@@ -1,4 +1,4 @@
-"""What all adapters of transformers models share: padding, positions, caches, the prefill and decode calls."""
+"""Common base of transformers adapters: padding, positions, caches, the prefill and decode calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.config.schema import InferConfig, ModelConfig
 
 
-# What the steps of one answer share.
+# State shared by the steps of one answer.
 
 
 @dataclass(slots=True)
@@ -44,16 +44,16 @@ class DecodePlan:
     """Inputs at fixed addresses, for a step that is compiled or captured."""
 
 
-# What the model's own ``generate()`` answers: the tokens and logits that an adapter's are compared with.
+# Reference tokens and logits of the model's own ``generate()``.
 
 
 class Generates(Protocol):
-    """What is asked of an adapter."""
+    """Required interface of an adapter."""
 
     config: ModelConfig
 
     def padding_token_id(self) -> int:
-        """Return the id that fills short prompts."""
+        """Return the id used for padding."""
 
     def generate(self, model: Any, batch: Batch, chosen: Any) -> Any:
         """Run the model's own ``generate()`` on a batch."""
@@ -68,7 +68,7 @@ def _greedy_reference(
     stop_ids: Sequence[int],
     no_repeat_ngram_size: int,
 ) -> Reference:
-    """Return the first ``count`` greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling.
+    """Return the first ``count`` greedy tokens of transformers' ``generate()``, ignoring the checkpoint's sampling settings.
 
     It uses its usual growing cache, so that the tokens do not depend on the cache that is checked.
     """
@@ -84,7 +84,7 @@ def _greedy_reference(
         output_logits=True,
         return_dict_in_generate=True,
     )
-    # What is left open is filled from the checkpoint's own generation settings, which may sample or penalise.
+    # Unset options come from the checkpoint's generation settings, which may sample or penalise.
     own, generating = getattr(model, "generation_config", None), cast("Any", model)
     generating.generation_config = chosen
     try:
@@ -123,7 +123,7 @@ _MOST_COMPILED_SHAPES = 64
 
 
 class TransformersAdapter(ModelAdapter):
-    """Base of the built-in adapters. Subclasses say which model, and how a request becomes token ids."""
+    """Base of the built-in adapters. Subclasses define the model and the conversion of requests to token ids."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
@@ -140,7 +140,7 @@ class TransformersAdapter(ModelAdapter):
         check_static_cache(model)
 
     def weights(self) -> Literal["real", "random"]:
-        """Say which weights ``build`` makes."""
+        """Describe which weights ``build`` makes."""
         wanted = self.config.weights
         return (
             "real"
@@ -154,7 +154,7 @@ class TransformersAdapter(ModelAdapter):
 
     @abstractmethod
     def padding_token_id(self) -> int:
-        """Return the id that fills short prompts; masked, so any valid id does."""
+        """Return the id used for padding; masked, so any valid id works."""
 
     def config_document(self) -> Mapping[str, Any]:
         """Return the language model's dimensions."""
@@ -163,7 +163,7 @@ class TransformersAdapter(ModelAdapter):
 
     @property
     def context_tokens(self) -> int | None:
-        """Most positions the model was made for."""
+        """Maximum number of positions of the model."""
         found = getattr(self.text_config(), "max_position_embeddings", None)
         return None if found is None else int(found)
 
@@ -191,7 +191,7 @@ class TransformersAdapter(ModelAdapter):
         }
 
     def make_cache(self, model: torch.nn.Module, batch: Batch, max_new_tokens: int) -> Any:
-        """Make an empty cache for the prompt and ``max_new_tokens``, and lay out the decode steps."""
+        """Make an empty cache for the prompt and ``max_new_tokens``, and prepare the decode steps."""
         import torch
         from transformers import DynamicCache, StaticCache
 
@@ -209,7 +209,7 @@ class TransformersAdapter(ModelAdapter):
             return fixed.cache
         whole: torch.Tensor | None = None
         if static or mask is not None:
-            # A static cache shows keys that are not written yet: their mask stays 0 until the step that writes them.
+            # A static cache exposes keys that are not written yet: their mask stays 0 until the step that writes them.
             whole = torch.cat([prompt, prompt.new_full((count, max_new_tokens), 0 if static else 1)], dim=1)
         batch.inputs["plan"] = DecodePlan(positions, whole, static)
         if self.state_of(model).made_by_model:
@@ -225,7 +225,7 @@ class TransformersAdapter(ModelAdapter):
         return self.narrowed(DynamicCache(config=config))
 
     def narrowed(self, cache: Any) -> Any:
-        """Let a cache keep keys and values in ``model.cache_dtype``, where that is set."""
+        """Make a cache store keys and values in ``model.cache_dtype``, if set."""
         if self.config.cache_dtype is None:
             return cache
         from llm_perf_opt.workloads.models.cache_layers import keep_in
@@ -246,7 +246,7 @@ class TransformersAdapter(ModelAdapter):
     def _fixed_step(
         self, model: torch.nn.Module, batch_size: int, room: int, device: torch.device
     ) -> FixedStep:
-        """Return inputs and an empty cache of a shape; those of a graph are kept, because it knows their addresses.
+        """Return inputs and an empty cache of a shape; those of a graph are kept, because their addresses are fixed.
 
         The first pass of a shape runs without a graph and lets the model allocate its cache; the second captures.
         """
@@ -288,13 +288,13 @@ class TransformersAdapter(ModelAdapter):
         return logits[:, -1]
 
     def state_of(self, model: torch.nn.Module) -> StateProtocol:
-        """Return how this model is handed what it has read."""
+        """Return how state is passed to this model."""
         if self._state is None:
             self._state = state_protocol(type(model), self.text_config().model_type)
         return self._state
 
     def new_state(self, model: torch.nn.Module) -> Any:
-        """Make what a prefill starts from: an empty growing cache, or room for the model's own state."""
+        """Create the initial state of a prefill: an empty growing cache, or room for the model's own state."""
         from transformers import DynamicCache
 
         return OwnState() if self.state_of(model).made_by_model else DynamicCache(config=self.text_config())
@@ -319,7 +319,7 @@ class TransformersAdapter(ModelAdapter):
         return logits[:, -1]
 
     def forward(self, model: torch.nn.Module, state: Any, *, compiled: Any = None, **inputs: Any) -> Any:
-        """Call the model with its state, keep the state it hands back, return its output."""
+        """Call the model with its state, keep the returned state, return its output."""
         protocol = self.state_of(model)
         call = compiled or model
         output = call(**protocol.named({**inputs, "use_cache": True}), **protocol.inputs(state))
@@ -358,7 +358,7 @@ class TransformersAdapter(ModelAdapter):
         return {}
 
     def _generate_cache(self) -> dict[str, Any]:
-        """Return the cache ``generate()`` is to use; nothing where it makes the same one itself."""
+        """Return the cache ``generate()`` is to use; empty if it creates the same one itself."""
         from transformers import DynamicCache
 
         if self.config.cache_dtype is None:
@@ -385,7 +385,7 @@ class TransformersAdapter(ModelAdapter):
         stop_ids: Sequence[int],
         no_repeat_ngram_size: int,
     ) -> Reference | None:
-        """Return the first greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling."""
+        """Return the first greedy tokens of transformers' ``generate()``, ignoring the checkpoint's sampling settings."""
         return _greedy_reference(
             self, model, batch, count, stop_ids=stop_ids, no_repeat_ngram_size=no_repeat_ngram_size
         )
@@ -408,7 +408,7 @@ class TransformersAdapter(ModelAdapter):
         return mode
 
     def notes(self) -> Sequence[str]:
-        """Say what ``model.compile`` and ``model.cuda_graphs`` change besides."""
+        """Return notes on side effects of ``model.compile`` and ``model.cuda_graphs``."""
         if not self._compiles_batched_experts():
             return []
         key, done = ("compile", "compiled") if self.config.compile else ("cuda_graphs", "captured")
@@ -430,7 +430,7 @@ class TransformersAdapter(ModelAdapter):
         import torch
         from torch import _dynamo
 
-        # Beyond its limit torch runs the step uncompiled, and says so in a log that nobody reads.
+        # Beyond its limit torch runs the step uncompiled, and only logs it.
         config: Any = _dynamo.config
         config.recompile_limit = max(config.recompile_limit, _MOST_COMPILED_SHAPES)
         self._compiled = torch.compile(model.forward, dynamic=False, options=self._compile_options())
@@ -457,10 +457,10 @@ class TransformersAdapter(ModelAdapter):
     def calls_on_state(
         self, model: torch.nn.Module, run: Callable[[Any, int], object], shapes: PhaseShapes
     ) -> dict[Phase, Callable[[], object]]:
-        """Return prefill and decode for counting; decode starts from what a prefill of the context leaves.
+        """Return prefill and decode for counting; decode starts from the state after a prefill of the context.
 
-        No cache is shaped by hand: what a layer keeps (keys of one head, a window, a recurrent state) is known to the
-        model alone.
+        No cache is shaped by hand: what a layer keeps (keys of one head, a window, a recurrent state) is defined by
+        the model.
         """
 
         def after_prefill() -> Any:

@@ -1,6 +1,6 @@
 """Two models with one set of weights: both sides of a comparison fit where one model does.
 
-Whoever loads inside :func:`weights_from` gets a model of its own (modules, settings, compiled code) whose parameters are those
+Loading inside :func:`weights_from` gives a separate model (modules, settings, compiled code) whose parameters are those
 of the lender. Nothing may write to them; a model of another structure or data type is loaded in the usual way.
 """
 
@@ -31,7 +31,7 @@ def weights_from(lender: torch.nn.Module | None) -> Iterator[None]:
 
 
 def lender_kind() -> type[torch.nn.Module] | None:
-    """Return the class whose weights are lent to what is loaded now."""
+    """Return the class of the current lender."""
     lender = _LENDER.get()
     return None if lender is None else type(lender)
 
@@ -46,7 +46,7 @@ def borrow_weights(model: torch.nn.Module) -> bool:
         module._parameters[leaf] = parameter
     for name, buffer in lender.named_buffers(remove_duplicate=False):
         module, leaf = _place(model, name)
-        module._buffers[leaf] = buffer.clone()  # small, and some models rewrite them
+        module._buffers[leaf] = buffer.clone()  # small, and rewritten by some models
     return True
 
 
@@ -78,7 +78,7 @@ def _place(model: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
 
 
 def reason_not_split(config: Any, ranks: int) -> str | None:
-    """Say why a model of this (text) configuration cannot be split over so many ranks; ``None``: it can."""
+    """Return why a model of this (text) configuration cannot be split over so many ranks; ``None``: it can."""
     kind = getattr(config, "model_type", "?")
     if not getattr(config, "base_model_tp_plan", None):
         return f"transformers has no tensor-parallel plan for a '{kind}' model"
@@ -90,23 +90,23 @@ def reason_not_split(config: Any, ranks: int) -> str | None:
 
 
 def plans_of(model: Any) -> Plans | None:
-    """Return how transformers splits a model over ranks; ``None``: its architecture has no plan."""
+    """Return the transformers plans for splitting a model over ranks; ``None``: its architecture has no plan."""
     tensor = dict(getattr(model, "tp_plan", None) or {})
     return Plans(tensor, dict(getattr(model, "ep_plan", None) or {})) if tensor else None
 
 
 def distributed_config() -> Any:
-    """Return what ``from_pretrained`` wants to load only this rank's part of every tensor."""
+    """Return the ``from_pretrained`` arguments to load only this rank's part of every tensor."""
     from transformers.distributed import DistributedConfig
 
     return DistributedConfig(tp_plan="auto", tp_size=group_size())
 
 
 def split(model: torch.nn.Module) -> torch.nn.Module:
-    """Keep this rank's part of a model that every rank has built alike."""
+    """Keep this rank's part of a model that every rank has built identically."""
     kind: Any = type(model)
     config, _, mesh = kind.prepare_distribute_model(distributed_config())
     found: Any = kind.maybe_distribute_model(model, config, mesh)
-    found.tie_weights()  # each of two names got a part of its own
+    found.tie_weights()  # the two names were split separately
     whole: torch.nn.Module = found.eval()
     return whole

@@ -70,7 +70,7 @@ class ModelOutputOptions:
 
 
 def resolve_output_dir(save_dir: str | None, default: str, stage_dir: Path) -> Path:
-    """Return where a stage writes: relative below its directory, absolute honoured, null the default."""
+    """Return the output directory of a stage: relative below its directory, absolute honoured, null the default."""
     given = Path(save_dir.strip() if save_dir and save_dir.strip() else default).expanduser()
     if given.is_absolute():
         return given
@@ -85,7 +85,7 @@ def resolve_output_dir(save_dir: str | None, default: str, stage_dir: Path) -> P
 
 
 def check_output(output: OutputConfig, stage: str, adapter: str) -> None:
-    """Refuse output settings that cannot be meant, naming the key; touches no file."""
+    """Reject invalid output settings, naming the key; accesses no files."""
     where = f"pipeline.{stage}.output"
     model_output_options(output.extra, adapter, f"{where}.extra")
     for name, part in (("prediction", output.prediction), ("visualization", output.visualization)):

@@ -1,7 +1,7 @@
 """The gallery: pages with the boxes the model drew next to the text it wrote.
 
 ``predictions.md`` refers to image files below ``images/``; ``predictions.html`` holds everything in one file
-and loads nothing from anywhere. Both show text nobody controls, so everything is escaped.
+and loads nothing from anywhere. Both show untrusted text, so everything is escaped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOGGER = logging.getLogger(__name__)
 MARKDOWN_NAME = "predictions.md"
 HTML_NAME = "predictions.html"
 _IMAGES_DIR = "images"
-# Okabe and Ito's palette: distinguished by people who see colours differently, on white and on scans.
+# Okabe and Ito's palette: suitable for colour-blind readers, on white and on scans.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00", "#6A3D9A")
 _JPEG_QUALITY = 85
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -48,7 +48,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class GalleryHeader:
-    """What stands above the pages."""
+    """The header above the pages."""
 
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Picture:
 def write_gallery(
     folder: Path, header: GalleryHeader, entries: Sequence[Entry], thumbnail_width: int
 ) -> list[Path]:
-    """Write both galleries and their images; return the files. A page that is gone costs its picture only."""
+    """Write both galleries and their images; return the files. A missing page loses only its picture."""
     labels = [box["label"] for entry in entries for box in entry.record.get("boxes", [])]
     colors = {label: _COLORS[index % len(_COLORS)] for index, label in enumerate(dict.fromkeys(labels))}
     written: list[Path] = []

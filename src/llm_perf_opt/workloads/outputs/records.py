@@ -1,4 +1,4 @@
-"""One prediction as data: what the model was asked, what it wrote, how long that took, how right it is."""
+"""One prediction as data: prompt, output, time and accuracy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from llm_perf_opt.workloads.engine.results import SampleResult
 
 
-# Where the model says things are: ``<|ref|>LABEL<|/ref|><|det|>[[x1,y1,x2,y2], …]<|/det|>``.
+# Grounding marks: ``<|ref|>LABEL<|/ref|><|det|>[[x1,y1,x2,y2], …]<|/det|>``.
 #
-# Written for text nobody controls: a linear scan, numbers matched by pattern, nothing evaluated, no nesting
-# followed. Whatever is not of this form stays text and is counted.
+# Robust against untrusted text: a linear scan, numbers matched by pattern, nothing evaluated, no nesting
+# followed. Anything else stays text and is counted.
 
 
 REF, REF_END, DET, DET_END = "<|ref|>", "<|/ref|>", "<|det|>", "<|/det|>"
@@ -55,7 +55,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Grounding:
-    """What the scan found."""
+    """Result of the scan."""
 
     regions: tuple[Region, ...]
     text: str
@@ -95,7 +95,7 @@ def _next_mark(text: str, position: int) -> tuple[int, str, str, int] | None:
         if det_end < 0:
             return None
         inner = text.rfind(DET, det + len(DET), det_end)
-        det = inner if inner >= 0 else det  # an unfinished one before: the last opening counts
+        det = inner if inner >= 0 else det  # an unfinished mark precedes it: the last opening is used
         head = text[max(position, det - _LONGEST_LABEL - 32) : det].rstrip()
         ref = head.rfind(REF)
         if ref >= 0 and head.endswith(REF_END):
@@ -121,7 +121,7 @@ def clean_text(text: str) -> str:
 # How far a prediction is from its reference: page-level normalised edit distance.
 #
 # ``edit_distance_ratio = Levenshtein(a, b) / max(len(a), len(b))`` over the normalised texts: 0 is equal, 1 is
-# nothing in common. Simpler than OmniDocBench's own score (which first matches blocks, and judges tables and
+# nothing in common. Simpler than OmniDocBench's own score (which first matches blocks, and scores tables and
 # formulas by other metrics), and comparable between runs of this tool only.
 
 
@@ -190,7 +190,7 @@ def edit_distance_ratio(prediction: str, reference: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one request, in the words of the outputs."""
+    """The result of one request for the outputs."""
 
     sample: Sample
     raw_text: str
@@ -208,7 +208,7 @@ class Outcome:
 
 
 def outcome_of(result: SampleResult, stripped_text: str | None = None) -> Outcome:
-    """Return an answer of the engine in the words of the outputs."""
+    """Convert an answer of the engine to an outcome."""
     times = result.timings
     return Outcome(
         sample=result.sample,
@@ -231,7 +231,7 @@ def outcome_of(result: SampleResult, stripped_text: str | None = None) -> Outcom
 
 
 def workload_fingerprint(workload: WorkloadConfig) -> str:
-    """Identify what decides the text and the timings of a request, so that resuming never mixes two."""
+    """Return a hash of everything that affects text and timings, so that resuming never mixes two workloads."""
     decisive = {
         "model": asdict(workload.model),
         "infer": asdict(workload.infer),
@@ -245,7 +245,7 @@ def make_record(outcome: Outcome, workload: str, *, strip_tokens: bool) -> dict[
     """Return the line of ``predictions.jsonl``. Unknown is null, never 0."""
     sample, raw = outcome.sample, outcome.raw_text
     stripped = outcome.stripped_text if outcome.stripped_text is not None else strip_special_tokens(raw)
-    # Special tokens of an unusual spelling are gone from the stripped text only; marks need the raw one.
+    # Unusual special tokens are removed only in the stripped text; marks need the raw one.
     grounding = parse_grounding(raw)
     clean = clean_text(raw) if grounding.regions or grounding.malformed else clean_text(stripped)
     size = _page_size(sample)

@@ -1,4 +1,4 @@
-"""What a stage calls for every result, and once at the end: predictions as they come, then the gallery."""
+"""Output writer of a stage: predictions as they arrive, then the gallery."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # ``predictions.jsonl``: one line per request, on disk as soon as it is known.
 #
 # Every line is written whole and synchronised before the next request starts, so a crash loses at most the line
-# being written. Opening the file again drops such a torn line, and tells which requests need not be run again.
+# being written. Opening the file again drops an incomplete line, and returns which requests need not be run again.
 
 
 LOGGER = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ Record = Mapping[str, Any]
 
 
 class PredictionLog:
-    """The file, open for appending; lines that another ``workload`` left are set aside."""
+    """The file, open for appending; lines of another ``workload`` are set aside."""
 
     def __init__(self, path: Path, workload: str) -> None:
         self.path = path
@@ -53,12 +53,12 @@ class PredictionLog:
             self._descriptor: int | None = os.open(path, flags, 0o644)
 
     def record(self, sample_id: str, sha256: str | None) -> Record | None:
-        """Return the line of an earlier run for this very request, if there is one."""
+        """Return the line of an earlier run for this request, if there is one."""
         found = self._earlier.get(sample_id)
         return found if found is not None and found.get("sha256") == sha256 else None
 
     def append(self, record: Record) -> None:
-        """Write one line and wait until it is on disk."""
+        """Write one line and sync it to disk."""
         if self._descriptor is None:
             raise ValueError(f"{self.path} is closed")
         line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
@@ -70,7 +70,7 @@ class PredictionLog:
                 _write_all(self._descriptor, data)
                 os.fsync(self._descriptor)
             except OSError:
-                # A full disk may have taken a part of the line; without it the file stays readable.
+                # A full disk may have truncated the line; it is removed so that the file stays readable.
                 os.ftruncate(self._descriptor, size)
                 raise
 
@@ -139,7 +139,7 @@ def _free_name(path: Path) -> Path:
 class OutputWriter:
     """Predictions and gallery of one stage. Use it as a context manager; ``finish`` writes the gallery.
 
-    The first result of a request counts: repeats and warm-ups of the same request add nothing.
+    Only the first result of a request is kept; repeats and warm-ups are ignored.
     """
 
     def __init__(self, output: OutputConfig, stage: str, stage_dir: Path, workload: WorkloadConfig) -> None:
@@ -175,7 +175,7 @@ class OutputWriter:
     def describe(
         self, *, weights: str | None, dtype: str | None, decode: Callable[[Sequence[int]], str] | None = None
     ) -> None:
-        """Say what runs, for every record; ``decode`` (tokens to text without special ones) is the tokenizer's own.
+        """Set the description of the run for every record; ``decode`` (tokens to text without special ones) is the tokenizer's own.
 
         Without it, special tokens are recognised by their form.
         """
@@ -194,11 +194,11 @@ class OutputWriter:
         return left
 
     def __call__(self, result: SampleResult) -> None:
-        """Take one answer of the engine: what ``run_workload(on_result=…)`` calls."""
+        """Add one answer of the engine, as callback of ``run_workload(on_result=…)``."""
         self.add(outcome_of(result, self._decode(result.token_ids) if self._decode is not None else None))
 
     def add(self, outcome: Outcome) -> None:
-        """Take one result: on disk when this returns."""
+        """Add one result; it is on disk on return."""
         sample = outcome.sample
         if sample.id in self._seen:
             return
@@ -256,7 +256,7 @@ class OutputWriter:
         return facts
 
     def _random_weights(self) -> list[str]:
-        # Asked of the records, not of the run: a resumed gallery shows what an earlier run wrote.
+        # Taken from the records: a resumed gallery shows results of an earlier run.
         found = any(entry.record.get("weights") == "random" for entry in self._entries)
         return ["Random weights: the timings are real, the text is meaningless."] if found else []
 

@@ -1,4 +1,4 @@
-"""A statistics plug-in for vLLM: one JSON line per engine step, written by a thread of its own.
+"""A statistics plug-in for vLLM: one JSON line per engine step, written by a separate thread.
 
 It needs nothing but vLLM and the standard library. It is found through its metadata next to this file when this folder is on
 ``PYTHONPATH`` of the server; ``LLM_PERF_OPT_VLLM_STEPS`` names the file to write, and without it nothing is recorded. It can
@@ -54,7 +54,7 @@ def _number(value):
 
 
 class StepWriter:
-    """Takes steps from the server's thread, and writes them in one of its own."""
+    """Receives steps from the server's thread and writes them in a separate one."""
 
     def __init__(self, path, most_bytes=MOST_BYTES, queue=QUEUE):
         self.path = path
@@ -79,13 +79,13 @@ class StepWriter:
             self._thread.start()
 
     def close(self):
-        """Write what is queued, and end."""
+        """Write queued lines and stop."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(5)
 
     def fail(self):
-        """Keep the error in the log of the plug-in and record no more."""
+        """Keep the error in the log of the plug-in and stop recording."""
         self.failed = True
         self._queue.clear()
         self._note(traceback.format_exc()[-4000:])
@@ -124,7 +124,7 @@ class StepWriter:
 
 
 def _step_record(scheduler_stats, iteration_stats, engine_idx=0):
-    """Return what is kept of one step; ``None`` for a call without a step."""
+    """Return the record of one step; ``None`` for a call without a step."""
     details = getattr(scheduler_stats, "iteration_details", None)
     if scheduler_stats is None or (details is None and iteration_stats is None):
         return None
@@ -155,7 +155,7 @@ def _step_record(scheduler_stats, iteration_stats, engine_idx=0):
 
 
 class StepLogger(StatLoggerBase):
-    """What vLLM loads."""
+    """The stat logger that vLLM loads."""
 
     def __init__(self, vllm_config, engine_index=0):
         self._writer = None
@@ -168,7 +168,7 @@ class StepLogger(StatLoggerBase):
             self._writer = None
 
     def record(self, scheduler_stats=None, iteration_stats=None, mm_cache_stats=None, engine_idx=0, **_):
-        """Take one step; called by the server's own thread."""
+        """Record one step; called by the server's own thread."""
         writer = self._writer
         if writer is None or writer.failed:
             return
@@ -183,4 +183,4 @@ class StepLogger(StatLoggerBase):
         """Do nothing."""
 
     def log(self):
-        """Do nothing: steps are written as they come."""
+        """Do nothing: steps are written immediately."""
