@@ -258,7 +258,7 @@ def test_A6_artifacts_of_a_run_judged_by_files_not_by_the_exit_code(tmp_path: Pa
     assert read_ncu(folder).launches[0].device_name
     # Before it begins what it may cost, afterwards what it did: one launch in seven passes.
     cost, did = [line for line in said if line.startswith("ncu: ")]
-    assert "replayed" in cost and re.findall(r"\d+", did) == ["1", "7"]
+    assert "replayed" in cost and re.findall(r"\d+", did)[:2] == ["1", "7"]
 
 
 @needs_ncu

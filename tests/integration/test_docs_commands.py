@@ -60,6 +60,7 @@ NOT_RUN = {
     "llm-perf-opt ingest --nsys all.nsys-rep --out tmp/ranks": _RANK_CAPTURES,
     "torchrun --nproc-per-node 2 --no-python sh -c 'exec nsys profile -s none --cpuctxsw=none --session-new=r$RANK-$$ -o captures/rank%q{RANK} python bench.py'": _RANK_CAPTURES,
     'pip install "llm-perf-opt[serve]"': _SERVE,
+    "llm-perf-opt what-if served --serve --rate 2,4,8": "needs the steps of a served run; tests/unit/what_if/test_recorded.py has them",
     "make install": _INSTALL,
     "pip install .": _INSTALL,
     "pip install '.[run]'": _INSTALL,
