@@ -26,7 +26,7 @@ def finding_ids() -> set[str]:
     """Read the ids from the rules themselves: ``Finding(id="…")``, and the losses of a timeline."""
     folder = Path(inspect.getfile(findings)).parent
     found = set(get_args(Loss))
-    for path in folder.rglob("*.py"):
+    for path in (*folder.rglob("*.py"), folder.parent / "compile_account.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
                 found |= {

@@ -231,7 +231,7 @@ def test_one_label_of_several_failing_degrades(tmp_path: Path) -> None:
     assert result.exit_codes["run.prefill"] == 0
     assert result.exit_codes["run.decode"] == 143
     assert isinstance(context.progress, RecordedProgress)
-    assert "Capture range started in the application." in context.progress.notes
+    assert "capture range open" in context.progress.notes
 
 
 def test_the_tool_missing_is_a_skip_with_the_way_to_get_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.config.schema import ModelConfig
-from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.models.model_types import adapter_for, auto_tables, refuse_model_type
 from llm_perf_opt.workloads.setup import check_model_type
 from tests.text_facts import tells
@@ -102,10 +102,15 @@ def test_nothing_heavy_is_imported_to_refuse_a_model(tmp_path: Path) -> None:
     assert tells(done.stderr, "'bert'", "is_decoder=true")
 
 
-def test_a_configuration_is_looked_at_before_any_work(tmp_path: Path) -> None:
+def test_a_configuration_is_looked_at_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
     with pytest.raises(ConfigError) as caught:
         check_model_type(ModelConfig(adapter="hf_causal_lm", path=str(tmp_path)))
     assert tells(caught.value.message, "'t5'") and tells(caught.value.hint, "model=hf_seq2seq")
     check_model_type(ModelConfig(adapter="hf_seq2seq", path=str(tmp_path)))
-    check_model_type(ModelConfig(adapter="hf_causal_lm", path="organisation/name"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError) as missing:
+        check_model_type(ModelConfig(adapter="hf_causal_lm", path="organisation/name"))
+    assert missing.value.data["key"] == "model.path"
