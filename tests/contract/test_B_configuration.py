@@ -295,7 +295,7 @@ def test_limits_of_a_gpu_do_not_judge_a_run_on_the_cpu() -> None:
         ("dataset=3.5", "dataset=3.5", "omnidocbench"),
         (
             "model=deepseek_ocrr",
-            "'deepseek_ocrr'",
+            "model=deepseek_ocrr",
             "model=deepseek_ocr?",
         ),
         ("foo", "'foo'", "key=value"),

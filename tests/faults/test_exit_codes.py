@@ -70,6 +70,7 @@ CASES: tuple[tuple[str, tuple[str, ...], int, str], ...] = (
     ("top-kernels", ("negative.json",), 3, "negative.json"),
     ("top-kernels", ("negative.json", "--until-share", "nan"), 2, "share"),
     ("doctor", ("--no-such-option",), 2, "no-such-option"),
+    ("self-test-report", ("good.json",), 3, "good.json"),
     ("schema", ("config",), 0, "$defs"),
     ("plugins", ("--json",), 0, "llm_perf_opt.stages"),
     ("plugins", ("--jsn",), 2, "jsn"),

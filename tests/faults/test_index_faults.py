@@ -168,10 +168,12 @@ def test_one_bad_file_costs_no_other_run(
 ) -> None:
     for number in range(3):
         make_run(tmp_path, f"run{number}", day=number + 1)
+    if verb == "compare":  # which renews an index, and makes none
+        assert main(["index", str(tmp_path)]) == 0
     TREE_FAULTS[name](tmp_path / "run1")
     words = {
         "index": ["index", str(tmp_path)],
-        "history": ["history", str(tmp_path)],
+        "history": ["history", str(tmp_path), "--html"],
         "compare": ["compare", str(tmp_path / "run2"), "--baseline", "latest"],
     }[verb]
     assert main(words) in (0, 3), capsys.readouterr().err

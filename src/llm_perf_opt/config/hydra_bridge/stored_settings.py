@@ -40,6 +40,7 @@ _EXECUTING_NAMES = frozenset(
         "executable",
         "client_executable",
         "args",
+        "client_args",
         "extra_args",
         "command",
         "sinks",
