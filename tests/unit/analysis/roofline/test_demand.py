@@ -103,7 +103,7 @@ def test_a_window_bounds_what_a_token_sees() -> None:
     )
     found = needed(windowed, cached=100, prompt=10)
     assert found.step == (91.0 + 9.0 * 12 / 9, 200.0 + 2 * 12 * 4)
-    assert found.resident_bytes == 200.0 + 2 * 12 * 4
+    assert found.resident_bytes == 200.0 + 2 * 11 * 4  # the newest position is not kept
     # The pairs of a prompt are counted in full unless the run's convention halves them.
     assert needed(windowed, prompt=20).first_token[0][0] == 900.0 * 2 + 100.0 * 4  # type: ignore[index]
     halved = model(attention=[AttentionPart("prefill", 100.0, window=12)], causal_halved=True)

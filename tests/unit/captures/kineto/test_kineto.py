@@ -336,7 +336,7 @@ def test_known_mistakes_of_exporters_are_mended(tmp_path: Path) -> None:
     )
     capture = read_kineto(write(tmp_path / "t.json", text))
     assert len(capture.timeline.ops) == 3
-    assert "mended" in capture.timeline.warnings[0]
+    assert "repaired" in capture.timeline.warnings[0]
 
 
 @pytest.mark.parametrize("place", ["head", "event", "tail"])
