@@ -13,6 +13,7 @@ from pathlib import Path
 from llm_perf_opt.runs.lock import hold
 from tests.faults.matrix.case import NO_MODEL, QUICK, STATIC_ONLY, Case, Running
 from tests.faults.processes import wait_for
+from tests.needs import need
 from tests.nsys_support import fake_nsys
 from tests.support import cli, files_below, read_json
 from tests.unit.history.runs_made import make_run
@@ -214,6 +215,7 @@ def _improve(folder: Path) -> list[str]:
 
 
 def _serve(folder: Path) -> list[str]:
+    need("serving")
     return [
         "serve",
         "--url",
