@@ -187,8 +187,8 @@ _LEAST_BLOCKS = 6
 _FUTILITY = 0.1
 """Chance of giving up a real gain too early; that costs a gain, not the truth, so it has no share of the family error."""
 DROP_ERROR = 0.05
-"""Chance of calling a remedy slower that is not; without consequence, either way it is dropped. So what is dropped is told
-with an interval of this error at each end: few pairs decide it, and they tell nothing at the error of a keep."""
+"""Probability of calling a remedy slower although it is not. The remedy is dropped either way, so its interval uses this
+error at each end: few pairs suffice for it, and they would decide nothing at the error of a keep."""
 _SIGN_OF_SLOWER = 3.0
 _IN_SIGHT = 0.4
 """Share of the way to a shown gain, in the logarithm of the wealth, from which measuring on is worth more time."""

@@ -301,8 +301,8 @@ def _bound(summary: Summary, seconds: float) -> tuple[float | None, str]:
     if work is not None and (fused := work.share(*_FUSED) * seconds) < gain:
         return fused, (
             f"{units.seconds(seconds)} × {units.percent(work.share(*_FUSED))} = at most {units.seconds(fused)}: calls of "
-            "operators and element-wise work, which compiling removes or joins; its products stay, its copies are told by "
-            "themselves, and fewer pixels lower all of it"
+            "operators and element-wise work, which compiling removes or fuses; matrix products remain, copies have a finding "
+            "of their own, and fewer pixels reduce all of it"
         )
     return gain, (
         f"{units.seconds(seconds)} − {units.seconds(floor.floor_s)} = {units.seconds(gain)}: all of vision above its "
