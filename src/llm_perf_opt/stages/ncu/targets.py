@@ -122,21 +122,28 @@ def kernel_filter(
     if name_base == "function":
         functions = dict.fromkeys(function_name(name) for name in targets)
         return f"^({'|'.join(re.escape(name) for name in functions)})$"
-    patterns = [_pattern(name, others) for name in targets]
-    expression = f"({'|'.join(dict.fromkeys(patterns))})"
-    if len(expression) > _MAX_FILTER_CHARACTERS:
-        return kernel_filter(targets, others, name_base="function")
-    return expression
+    instances: dict[str, dict[str, tuple[str, ...]]] = {}
+    for other in dict.fromkeys(others):
+        instances.setdefault(function_name(other), {})[other] = normalised(other)
+    patterns: dict[str, None] = {}
+    characters = 1
+    for name in targets:
+        pattern = _pattern(name, instances.get(function_name(name), {}))
+        if pattern not in patterns:
+            patterns[pattern] = None
+            characters += len(pattern) + 1
+        if characters > _MAX_FILTER_CHARACTERS:
+            return kernel_filter(targets, others, name_base="function")
+    return f"({'|'.join(patterns)})"
 
 
 _EDGE_BEFORE, _EDGE_AFTER = "(^|[^A-Za-z0-9_])", "($|[^A-Za-z0-9_])"
 
 
-def _pattern(name: str, others: Sequence[str]) -> str:
+def _pattern(name: str, instances: Mapping[str, tuple[str, ...]]) -> str:
+    """Match ``name`` among the instances of its function, given with the words of their names."""
     function = function_name(name)
-    words = _distinguishing(
-        name, [other for other in others if other != name and function_name(other) == function]
-    )
+    words = _distinguishing(name, [words for other, words in instances.items() if other != name])
     if not words:
         return f"{_EDGE_BEFORE}{re.escape(function)}{_EDGE_AFTER}"
     # A word may directly follow the bracket, or the mark that ended the previous word.
@@ -144,12 +151,11 @@ def _pattern(name: str, others: Sequence[str]) -> str:
     return f"{_EDGE_BEFORE}{re.escape(function)}<{inner}"
 
 
-def _distinguishing(name: str, rivals: Sequence[str]) -> list[str]:
+def _distinguishing(name: str, left: Sequence[tuple[str, ...]]) -> list[str]:
     """Choose words of ``name`` that, in this order, no other kernel has; fewer if that is not possible."""
     function = function_name(name)
     words = normalised(name)
     words = words[words.index(function) + 1 :] if function in words else words
-    left = [normalised(rival) for rival in rivals]
     chosen: list[int] = []
     while left and len(chosen) < _MAX_WORDS:
         best = min(

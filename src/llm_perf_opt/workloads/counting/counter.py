@@ -140,6 +140,7 @@ class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._recorder = recorder
         self._whole: set[Any] = set()
+        self._outputs = _MetaOutputs()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -153,9 +154,68 @@ class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
             if parts is not NotImplemented:
                 return parts
             self._whole.add(func)
-        out = func(*args, **kwargs)
+        out = self._outputs.of(func, args, kwargs)
         self._recorder.note_operator(info, args, out)
         return out
+
+
+class _MetaOutputs:
+    """Shapes of results on the meta device, each worked out once.
+
+    torch runs many operators on that device in Python, a millisecond each, and the layers of a model are alike.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[Any, Any, torch.dtype]] = {}
+        self._is_pure: dict[Any, bool] = {}
+
+    def of(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what the operator returns."""
+        key = self._key(func, args, kwargs)
+        if key is None:
+            return func(*args, **kwargs)
+        if (known := self._known.get(key)) is not None:
+            shape, stride, dtype = known
+            return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        out = func(*args, **kwargs)
+        if type(out) is torch.Tensor and out.is_meta and out.storage_offset() == 0:
+            self._known[key] = (out.shape, out.stride(), out.dtype)
+        return out
+
+    def _key(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what decides the shape of the result; ``None`` where it may be a view or written in place."""
+        pure = self._is_pure.get(func)
+        if pure is None:
+            schema = func._schema
+            values = (*schema.arguments, *schema.returns)
+            pure = len(schema.returns) == 1 and all(value.alias_info is None for value in values)
+            self._is_pure[func] = pure
+        if not pure:
+            return None
+        try:
+            key = (func, _described(args), _described(tuple(sorted(kwargs.items()))))
+            hash(key)
+        except (_NotOnMeta, TypeError):
+            return None
+        return key
+
+
+class _NotOnMeta(Exception):
+    """A tensor with values, which may decide the shape of a result."""
+
+
+def _described(values: Any) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if type(value) not in (torch.Tensor, torch.nn.Parameter) or not value.is_meta:
+                raise _NotOnMeta
+            found.append((value.shape, value.stride(), value.dtype))
+        elif isinstance(value, list | tuple):
+            found.append(_described(value))
+        else:
+            found.append((type(value), value))
+    return tuple(found)
 
 
 class _AttentionFunctionMode(TorchFunctionMode):  # type: ignore[misc]
