@@ -37,14 +37,17 @@ def cli(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 240.0,
     anew: bool = False,
+    children: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python -m llm_perf_opt`` in a process of its own, forked from one that has the imports where that is the same.
 
-    ``anew``: in one that imports everything itself.
+    ``anew``: in one that imports everything itself; ``children``: what it starts with ``sys.executable`` is forked, too.
     """
     environment = {**os.environ, **(env or {})}
     if not anew and warm_server().can_run(environment):
-        return warm_server().run(arguments, cwd or Path.cwd(), environment, timeout_s=timeout_s)
+        return warm_server().run(
+            arguments, cwd or Path.cwd(), environment, timeout_s=timeout_s, children=children
+        )
     return subprocess.run(
         [sys.executable, "-m", "llm_perf_opt", *arguments],
         cwd=cwd,

@@ -28,6 +28,7 @@ def test_runs_in_processes_of_their_own(tmp_path: Path) -> None:
         "run.repeats=3",
         "--",
         "run.repeats=4",
+        children=True,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

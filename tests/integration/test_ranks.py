@@ -19,6 +19,7 @@ from llm_perf_opt.process.tools import find_tools
 from tests.integration.rank_adapters import NO_WEIGHTS
 from tests.nsys_support import ask_tool
 from tests.support import REPOSITORY, cli, read_json
+from tests.warm import warm_server
 
 SMALL = (
     "model=llama_tiny",
@@ -36,10 +37,12 @@ NSYS = find_tools("nsys")
 DIRECT_ONLY = ("pipeline.torch_profiler.enable=false", "pipeline.direct_inference.enable=true")
 
 
-def torchrun(*arguments: str, timeout_s: float = 240.0) -> subprocess.CompletedProcess[str]:
+def torchrun(
+    *arguments: str, timeout_s: float = 240.0, python: str | Path = sys.executable
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+            *(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
             *("-m", "llm_perf_opt", "run", *arguments),
         ],
         env={**os.environ, **ENVIRONMENT},
@@ -245,9 +248,10 @@ def test_a_rank_that_is_killed_is_told(who: str, rank: int, tmp_path: Path) -> N
     run = tmp_path / "run"
     told = (*SMALL, *DIRECT_ONLY, f"model.adapter=tests.integration.rank_adapters:{who}")
     if rank == 1:
-        code = cli("run", "-q", *told, "run.ranks=2", f"artifacts.runs_dir={run}", env=ENVIRONMENT).returncode
+        told = (*told, "run.ranks=2", f"artifacts.runs_dir={run}")
+        code = cli("run", "-q", *told, env=ENVIRONMENT, children=True).returncode
     else:
-        code = torchrun("-q", *told, f"artifacts.runs_dir={run}").returncode
+        code = torchrun("-q", *told, f"artifacts.runs_dir={run}", python=warm_server().stand_in).returncode
     assert code == 1
     manifest = read_json(run / "manifest.json")
     assert manifest["status"] == "failed"
@@ -263,7 +267,9 @@ def test_a_rank_that_is_killed_is_told(who: str, rank: int, tmp_path: Path) -> N
 def test_a_rank_that_fails_does_not_keep_the_other_waiting(tmp_path: Path) -> None:
     run = tmp_path / "run"
     adapter = "model.adapter=tests.integration.rank_adapters:Failing"
-    done = torchrun(*SMALL, *DIRECT_ONLY, adapter, "--json", f"artifacts.runs_dir={run}")
+    done = torchrun(
+        *(*SMALL, *DIRECT_ONLY, adapter, "--json", f"artifacts.runs_dir={run}"), python=warm_server().stand_in
+    )
     assert done.returncode != 0
     manifest = read_json(run / "manifest.json")
     assert manifest["status"] == "failed"

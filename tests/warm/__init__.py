@@ -6,6 +6,8 @@ environment, streams, signals and end, and with the modules already there.
 
 What reads its environment while it is being imported cannot be changed any more, so a command whose environment differs
 in such a variable is started anew (:meth:`WarmServer.can_run`).
+
+Programs that a command starts are forked, too, where a test puts :func:`warm_python` in the place of ``sys.executable``.
 """
 
 from __future__ import annotations
@@ -15,36 +17,19 @@ import contextlib
 import functools
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from llm_perf_opt.process.environment import DEFAULTS
-
-READ_AT_THE_START = (
-    "PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "ATEN_", "CUDA_", "NVTX_", "TORCH",
-    "PYTORCH_", "KINETO_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "POLARS_", "HYDRA_", "HOME", "XDG_", "TMP", "TEMP", "TZ",
-    "LANG", "LC_",
-)  # fmt: skip
-"""How the names of variables begin that the interpreter or a library reads once and for all."""
-
-
-SET_BY_LIBRARIES = {"TORCHINDUCTOR_CACHE_DIR"}
-"""What a library puts into the environment of the process that uses it, as every other would."""
-FOLDERS = "PYTHONPATH"
-
-
-def added_folders(environment: Mapping[str, str], known: Mapping[str, str]) -> list[str] | None:
-    """Return what was put before a known ``PYTHONPATH``, packages to be found at need; none when that was changed."""
-    wanted, ours = (
-        list(filter(None, found.get(FOLDERS, "").split(os.pathsep))) for found in (environment, known)
-    )
-    count = len(wanted) - len(ours)
-    return wanted[:count] if count >= 0 and wanted[count:] == ours else None
+from tests.warm.client import added_folders, read_by_then
 
 
 class WarmProcess:
@@ -131,10 +116,17 @@ class WarmServer:
         self.cpu_s = 0.0
         """Of the commands that were run so far: they are children of the server, not of the tests."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._folder = Path(tempfile.mkdtemp(prefix="warm-"))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(self._folder / "address"))
+        listener.listen(16)
+        self.stand_in = self._write_stand_in()
+        """A program that takes the arguments of the interpreter, see :mod:`tests.warm.client`."""
+        with theirs, listener:
+            fds = [theirs.fileno(), listener.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("server.py")), str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, str(Path(__file__).with_name("server.py")), *map(str, fds)],
+                pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
@@ -145,17 +137,35 @@ class WarmServer:
         """Let the server end."""
         self._control.close()
         self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write_stand_in(self) -> Path:
+        path, facts = self._folder / "python", self._folder / "facts.json"
+        facts.write_text(
+            json.dumps(
+                {
+                    "python": sys.executable,
+                    "stand_in": str(path),
+                    "address": str(self._folder / "address"),
+                    "environment": self.environment,
+                    "defaults": DEFAULTS,
+                }
+            ),
+            encoding="utf-8",
+        )
+        facts.chmod(0o600)
+        client = Path(__file__).with_name("client.py")
+        words = shlex.join([sys.executable, "-I", "-S", str(client), str(facts)])
+        path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+        path.chmod(0o700)
+        return path
 
     def can_run(self, environment: Mapping[str, str]) -> bool:
         """Tell whether a process that is started anew with this environment would be no different."""
         return not self._read_by_then(environment)
 
     def _read_by_then(self, environment: Mapping[str, str]) -> list[str]:
-        wanted, ours = ({**DEFAULTS, **found} for found in (environment, self.environment))
-        changed = {name for name in {*wanted, *ours} if wanted.get(name) != ours.get(name)} - SET_BY_LIBRARIES
-        if added_folders(environment, self.environment) is not None:
-            changed.discard(FOLDERS)
-        return sorted(name for name in changed if name.startswith(READ_AT_THE_START))
+        return read_by_then(environment, self.environment, DEFAULTS)
 
     def start(
         self,
@@ -163,8 +173,10 @@ class WarmServer:
         cwd: Path,
         environment: Mapping[str, str] | None = None,
         module: str = "llm_perf_opt",
+        *,
+        children: bool = False,
     ) -> WarmProcess:
-        """Start ``python -m MODULE`` with these arguments."""
+        """Start ``python -m MODULE`` with these arguments; ``children``: programs of Python that it starts are forked, too."""
         environment = dict(os.environ if environment is None else environment)
         assert self.can_run(environment), f"needs a new process: {', '.join(self._read_by_then(environment))}"
         request = {
@@ -173,6 +185,7 @@ class WarmServer:
             "cwd": str(cwd),
             "environment": environment,
             "folders": added_folders(environment, self.environment) or [],
+            "python": str(self.stand_in) if children else "",
         }
         return WarmProcess(self._control, request)
 
@@ -184,9 +197,10 @@ class WarmServer:
         *,
         timeout_s: float,
         module: str = "llm_perf_opt",
+        children: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run ``python -m MODULE`` with these arguments to its end."""
-        process = self.start(arguments, cwd, environment, module)
+        process = self.start(arguments, cwd, environment, module, children=children)
         try:
             output, errors = process.communicate(timeout_s)
         finally:
@@ -201,3 +215,13 @@ class WarmServer:
 def warm_server() -> WarmServer:
     """Return this test process's server, started when it is first asked for."""
     return WarmServer()
+
+
+@contextlib.contextmanager
+def warm_python() -> Iterator[Path]:
+    """Let programs that are started with ``sys.executable`` be forked from a process that has the imports."""
+    before, sys.executable = sys.executable, str(warm_server().stand_in)
+    try:
+        yield warm_server().stand_in
+    finally:
+        sys.executable = before

@@ -1,4 +1,4 @@
-"""Forks a process with everything imported for each command that it is sent: ``server.py CONTROL_FD``.
+"""Forks a process with everything imported for each command that it is sent: ``server.py CONTROL_FD LISTENER_FD``.
 
 No package of the tests is imported here: a command must find the modules that ``python -m llm_perf_opt`` would find.
 """
@@ -11,6 +11,7 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -32,11 +33,14 @@ NOT_OF_RUNS = ("llm_perf_opt.testing", "llm_perf_opt.runners", "llm_perf_opt.__m
 class Request(NamedTuple):
     """A command that the process we are now was forked for."""
 
-    module: str
     arguments: list[str]
     cwd: str
     environment: dict[str, str]
     folders: list[str]
+    module: str = ""
+    script: str = ""
+    python: str = ""
+    """What programs are started with that are of Python, too; empty: the interpreter."""
 
 
 def warm_up() -> None:
@@ -86,19 +90,28 @@ def _import_our_own() -> None:
     del sys.modules[STARTS_THREADS]
 
 
-def next_command(control: socket.socket) -> Request | None:
+def next_command(control: socket.socket, listener: socket.socket) -> Request | None:
     """Wait for commands; return in a process that was forked for one, and without one when there are no more."""
     while True:
-        message, fds, _, _ = socket.recv_fds(control, 1 << 20, 3)
+        ready = select.select([control, listener], [], [])[0]
         _collect_keepers()
-        if not message:
-            return None
-        reply, *streams = fds
-        if os.fork() == 0:
+        if control in ready:
+            message, fds, _, _ = socket.recv_fds(control, 1 << 20, 3)
+            if not message:
+                return None
+            reply, *streams = fds
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            streams = [nothing, *streams]
+        else:
+            connection = listener.accept()[0]
+            message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+            reply = connection.detach()
+        if message and os.fork() == 0:
             control.close()
+            listener.close()
             _keep(socket.socket(fileno=reply), streams)
             return Request(**json.loads(message))
-        for fd in fds:
+        for fd in (reply, *streams):
             os.close(fd)
 
 
@@ -114,15 +127,18 @@ def _keep(reply: socket.socket, streams: list[int]) -> None:
     if pid == 0:
         reply.close()
         os.setsid()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for target, source in enumerate([nothing, *streams]):
+        for target, source in enumerate(streams):
             os.dup2(source, target)
             os.close(source)
         _open_streams()
         return
     for fd in streams:
         os.close(fd)
-    reply.send(json.dumps({"pid": pid}).encode())
+    with contextlib.suppress(BrokenPipeError):
+        reply.send(json.dumps({"pid": pid}).encode())
+    ended = os.pidfd_open(pid)
+    if reply in select.select([ended, reply], [], [])[0]:
+        os.kill(pid, signal.SIGKILL)  # whoever asked is gone; nothing is ever sent
     _, status, used = os.wait4(pid, 0)
     cpu_s = used.ru_utime + used.ru_stime
     with contextlib.suppress(BrokenPipeError):  # whoever asked is gone
@@ -147,7 +163,12 @@ def become(request: Request) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     sys.argv[:] = ["", *request.arguments]
-    sys.path[:1] = [request.cwd, *request.folders]  # as ``python -m`` does
+    first = str(Path(request.script).resolve().parent) if request.script else request.cwd
+    sys.path[:1] = [first, *request.folders]  # as the interpreter does
+    sys.executable = request.python or sys.executable
+    if any((Path(folder) / "sitecustomize.py").is_file() for folder in request.folders):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
 
 
 def end(leaving: SystemExit) -> None:
@@ -167,13 +188,20 @@ if __name__ == "__main__":
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     warm_up()
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
-        asked = next_command(connection)
+    with (
+        socket.socket(fileno=int(sys.argv[1])) as control,
+        socket.socket(fileno=int(sys.argv[2])) as listener,
+    ):
+        asked = next_command(control, listener)
     if asked is not None:
         become(asked)
         leaving = SystemExit()
         try:
-            runpy.run_module(asked.module, run_name="__main__", alter_sys=True)
+            if asked.script:
+                sys.argv[0] = asked.script
+                runpy.run_path(asked.script, run_name="__main__")
+            else:
+                runpy.run_module(asked.module, run_name="__main__", alter_sys=True)
         except SystemExit as asked_for:
             leaving = asked_for
         end(leaving)

@@ -17,6 +17,7 @@ from llm_perf_opt.commands.schema import schema
 from llm_perf_opt.remedies.data import Improvement, load_improvement
 from tests.support import cli
 from tests.unit.improve.tiny import TINY
+from tests.warm import warm_python
 
 pytestmark = pytest.mark.slow
 SLOW, FAST = "run.env.SAMPLER=running", "run.env.SAMPLER=stopped"
@@ -53,7 +54,7 @@ ONLY = ("--try", FAST, "--pairs", "40", "--samples", "2")
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("search") / "out"
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warm_python():
         patch.setenv("XDG_STATE_HOME", str(folder.parent / "state"))
         patch.chdir(folder.parent)
         (folder.parent / "sitecustomize.py").write_text(SAMPLER)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from llm_perf_opt.workloads.rank_group import agreed, group_size, in_group
 from tests.support import REPOSITORY
 from tests.text_facts import tells
 from tests.unit.workloads.models import rank_program
+from tests.warm import warm_server
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, list[dict]]:
     alone = rank_program.all_tokens(folder)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, str(Path(rank_program.__file__)), str(folder)],
+        [warm_server().stand_in, *torchrun, str(Path(rank_program.__file__)), str(folder)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}"},
         capture_output=True,
         text=True,
