@@ -24,6 +24,7 @@ from llm_perf_opt.improve.worker import describe_failure
 from llm_perf_opt.process.launch import run_process
 from llm_perf_opt.workloads.engine.engine import Engine
 from tests.unit.improve.tiny import FEW, spec
+from tests.warm import warm_python
 
 
 def crash(_: Any) -> None:
@@ -108,7 +109,8 @@ def test_a_second_trial_in_the_same_folder_has_its_own_passes(tmp_path: Path) ->
 
 
 def test_a_crash_is_recorded(tmp_path: Path) -> None:
-    outcome = run_experiment(spec(f"{__name__}:crash"), tmp_path / "x")
+    with warm_python():
+        outcome = run_experiment(spec(f"{__name__}:crash"), tmp_path / "x")
     assert outcome.failure is not None
     assert "signal 6" in outcome.failure
     assert outcome.measured is None
@@ -154,7 +156,8 @@ def test_what_does_not_end_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_pass_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     wanted = spec(f"{__name__}:hang_while_measured", limit_s=500.0)
-    outcome = run_experiment(wanted, tmp_path / "x", least_pass_s=2.0)
+    with warm_python():
+        outcome = run_experiment(wanted, tmp_path / "x", least_pass_s=2.0)
     assert outcome.failure is not None
     # It was warm, so that the limit is one of passes, and not that of warming up.
     assert (
