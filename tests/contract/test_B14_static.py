@@ -255,7 +255,7 @@ def test_the_natural_command_reproduces_published_counts(tmp_path: Path) -> None
     assert document["model"]["dtype"] == "bfloat16"
 
 
-def test_an_architecture_without_closed_form_is_counted_and_says_so(tmp_path: Path) -> None:
+def test_an_architecture_without_closed_form_is_counted_with_a_note(tmp_path: Path) -> None:
     arch = (
         "{model_type: gpt2, n_embd: 64, n_layer: 2, n_head: 4, vocab_size: 128, n_positions: 128,"
         " bos_token_id: 1, eos_token_id: 2}"

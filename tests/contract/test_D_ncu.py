@@ -239,7 +239,7 @@ def test_E3_the_nsys_summary_is_used_where_it_exists(tmp_path: Path) -> None:
 
 @needs_ncu
 @pytest.mark.needs("ncu example reports")
-def test_A6_artifacts_of_a_run_judged_by_files_not_by_the_exit_code(tmp_path: Path) -> None:
+def test_A6_artifacts_of_a_run_decided_by_files_not_by_the_exit_code(tmp_path: Path) -> None:
     tool = profiling_stand_in(tmp_path / "bin", TOOLS[-1], example_reports()[-1])
     said: list[str] = []
     run = context(
@@ -296,7 +296,7 @@ def test_E4_the_real_tool_on_a_program_without_kernels(tmp_path: Path) -> None:
     assert {"cmd.txt", "cmd-rerun.txt"} <= names and "run.ncu-rep" not in names
 
 
-def test_a_machine_without_a_gpu_skips_the_stage_and_says_what_to_do(tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_skips_the_stage_with_a_hint(tmp_path: Path) -> None:
     run = context(tmp_path / "run", "run.device=cpu")
     problems = NcuStage().check(run)
     assert [problem.severity for problem in problems] == ["skip"] and problems[0].fix

@@ -83,7 +83,7 @@ def test_D5_the_python_script_needs_no_installed_package(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("script", ["ncu-profile-kernels.py", "extract-top-kernels.py"])
-def test_D5_a_script_without_the_package_says_so_in_one_line(script: str, tmp_path: Path) -> None:
+def test_D5_a_script_without_the_package_fails_with_one_line(script: str, tmp_path: Path) -> None:
     alone = Path(shutil.copy(SCRIPTS / script, tmp_path / script))  # no checkout around it
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(alone), "--help"],
@@ -110,7 +110,7 @@ def test_D5_two_starts_in_one_second_do_not_share_a_directory(script: str, tmp_p
     assert all((folder / "provenance.json").is_file() for folder in folders)
 
 
-def test_D5_what_to_do_is_said_in_the_options_of_the_tool() -> None:
+def test_D5_hints_use_the_options_of_the_tool() -> None:
     kinds = {kind for _, kind, _, _ in diagnose._ERRORS} | {
         "timeout",
         "no-kernels",

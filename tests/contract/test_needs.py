@@ -72,7 +72,7 @@ def test_the_summary_counts_each_need_and_names_its_command() -> None:
     assert skip_summary([]) == []
 
 
-def test_a_marker_skips_before_fixtures_are_made_and_the_end_says_so(tmp_path: Path) -> None:
+def test_a_marker_skips_before_fixtures_are_made_and_the_end_lists_it(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_one.py").write_text(
         "import pytest\n"

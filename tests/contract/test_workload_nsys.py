@@ -166,7 +166,7 @@ def test_B9_the_child_composes_to_the_same_workload(tmp_path: Path) -> None:
     assert not any(stage.enable for stage in inner.pipeline.values())
 
 
-def test_the_users_own_command_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_own_command_replaces_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     context = stage_context(tmp_path / "run", **with_command("python", "bench.py", "--size=2"))
     found = workload(context.config, context.artifacts.root)

@@ -132,7 +132,7 @@ def test_the_surroundings(command: str, code: int, said: str, folder: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_cannot_be_used_ends_with_3_and_quiet_says_why(folder: Path) -> None:
+def test_a_checkpoint_that_cannot_be_used_ends_with_3_and_quiet_prints_the_reason(folder: Path) -> None:
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "config.json").write_text('{"model_type": "llama", "hidden_size": "wide"}')
     done = cli(

@@ -111,7 +111,7 @@ def test_ctrl_c_works_during_a_flood(tmp_path: Path) -> None:
     assert not _processes_with(str(tmp_path))
 
 
-def test_a_log_keeps_beginning_and_end_and_says_what_is_left_out(tmp_path: Path) -> None:
+def test_a_log_keeps_beginning_and_end_and_notes_what_is_left_out(tmp_path: Path) -> None:
     code = "import sys\nfor i in range(300_000): sys.stdout.write(f'line {i:060d}\\n')"
     result = run_process([sys.executable, "-c", code], log_dir=tmp_path, name="n", timeout_s=120)
     assert result.ok

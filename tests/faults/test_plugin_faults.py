@@ -136,7 +136,7 @@ def test_a_built_in_stage_is_not_replaced(install: Callable[..., None]) -> None:
     assert unusable_stages() == {}
 
 
-def test_a_good_one_beside_a_broken_one_works(install: Callable[..., None]) -> None:
+def test_a_good_one_next_to_a_broken_one_works(install: Callable[..., None]) -> None:
     install("stages", "raise OSError", name="bad_one", package="bad")
     install("stages", f"{_HEAD}\nStage_ = Good", package="good")
     assert "broken_one" in compose_config(["pipeline.broken_one.depth=3"]).pipeline

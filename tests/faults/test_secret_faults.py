@@ -185,7 +185,7 @@ _REQUEST = (
 )
 
 
-def test_a_sweep_prints_and_writes_no_secret_also_in_the_words_of_hydra(tmp_path: Path) -> None:
+def test_a_sweep_prints_and_writes_no_secret_also_in_messages_of_hydra(tmp_path: Path) -> None:
     done = cli(
         "run", "--multirun", *NO_OTHER_STAGE, _REQUEST, f"pipeline.workload.env={{MY_PASSWORD: {SECRET}}}",
         "pipeline.workload.repeats=1", "run.top_n_kernels=1,2", f"hydra.sweep.dir={tmp_path / 's'}", cwd=tmp_path,

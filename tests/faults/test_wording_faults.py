@@ -81,7 +81,7 @@ def test_an_exception_of_nsys_itself_is_not_the_programs_fault() -> None:
         (0, "exit", f"==WARNING== {NO_KERNELS}.", "no-kernels", "kernel"),
     ],
 )
-def test_ncu_says_who_failed(returncode: int, ended: str, text: str, kind: str, words: str) -> None:
+def test_ncu_names_who_failed(returncode: int, ended: str, text: str, kind: str, words: str) -> None:
     fault = diagnose_ncu(NcuEvidence(text=text, report_written=False, ended=ended, returncode=returncode))
     assert fault is not None
     assert fault.kind == kind
@@ -217,7 +217,7 @@ def test_jobs_under_way_and_strangers_are_no_orphans() -> None:
             child.wait()
 
 
-def test_a_capture_that_fails_beside_an_orphaned_agent_names_it(tmp_path: Path) -> None:
+def test_a_capture_that_fails_next_to_an_orphaned_agent_names_it(tmp_path: Path) -> None:
     from llm_perf_opt.stages.nsys.config import NsysConfig
     from llm_perf_opt.stages.nsys.stage import NsysStage
     from tests.nsys_support import stage_context, with_command

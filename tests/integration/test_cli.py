@@ -61,7 +61,7 @@ def test_A2_nothing_is_nested_and_paths_are_absolute(quick_run: Path) -> None:
     assert f"runs_dir: {quick_run}" in config.replace("'", "")
 
 
-def test_the_summary_matches_its_schema_and_says_random_weights(quick_run: Path) -> None:
+def test_the_summary_matches_its_schema_and_notes_random_weights(quick_run: Path) -> None:
     import jsonschema
 
     summary = read_json(quick_run / "summary.json")
@@ -221,7 +221,7 @@ def test_multirun_checks_every_job_before_the_first_starts(tmp_path: Path) -> No
     assert files_below(tmp_path) == []
 
 
-def test_doctor_says_what_will_run(tmp_path: Path) -> None:
+def test_doctor_lists_what_will_run(tmp_path: Path) -> None:
     done = cli("doctor", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -317,7 +317,7 @@ def test_a_mistyped_switch_of_run_is_named_and_leaves_nothing(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_hydras_switches_may_stand_in_any_order(tmp_path: Path) -> None:
+def test_hydras_switches_may_be_in_any_order(tmp_path: Path) -> None:
     done = cli("run", "--cfg", "job", "--resolve", "run.repeats=9", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "repeats: 9" in done.stdout

@@ -40,7 +40,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["dataset.root=a{b"], "Hydra", "'dataset.root=\"a{b\"'"),
     ],
 )
-def test_a_wrong_override_is_explained_in_our_words(
+def test_a_wrong_override_is_explained(
     words: list[str], message: str, fix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["run", *words]) == ConfigError.exit_code
@@ -54,7 +54,7 @@ def test_a_wrong_override_is_explained_in_our_words(
 
 
 @pytest.mark.parametrize("quoted", ["infer.prompt='<image> Hi!'", "pipeline.ncu.ncu_cli.metrics=[a,b]"])
-def test_what_the_fix_says_works(quoted: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_suggested_fix_works(quoted: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--plan", "--json", quoted]) == 0
     assert json.loads(capsys.readouterr().out)["stages"]
 

@@ -46,7 +46,7 @@ def test_a_side_that_did_not_end_well_passes_no_gate(
     assert main(arguments) == 1, "as the help says: also without a gate"
 
 
-def test_finished_runs_are_told_apart_by_their_command_lines() -> None:
+def test_finished_runs_are_distinguished_by_their_command_lines() -> None:
     a = Side("one", [], [summary("ok", "model=llama_tiny", "infer.batch_size=1")], [None])
     b = Side("two", [], [summary("ok", "model=llama_tiny", "infer.batch_size=2", "~model.path")], [None])
     found = compare(a, b)

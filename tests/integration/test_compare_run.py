@@ -61,7 +61,9 @@ def test_threads_belong_to_the_process(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_that_fails_is_told_with_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_fails_is_reported_with_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     broken = [
         "model=llama_tiny",

@@ -66,7 +66,7 @@ def test_one_off_costs_are_the_conclusion_and_no_gain(summaries: dict[str, Summa
     assert share(found, "one-off") > 0.95
 
 
-def test_first_launches_are_told_from_later_ones(summaries: dict[str, Summary]) -> None:
+def test_first_launches_are_distinguished_from_later_ones(summaries: dict[str, Summary]) -> None:
     metrics = summaries["normalization_layer_test"].metrics
     assert (metrics["first_launches"], metrics["repeated_launches"]) == (
         pytest.approx(36, abs=5),

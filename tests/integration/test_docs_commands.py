@@ -355,7 +355,7 @@ def test_a_python_snippet_of_the_documentation_runs(
     exec(compile(snippet.text, snippet.where, "exec"), {"__name__": "snippet"})
 
 
-def test_every_command_stands_in_a_block_that_is_run() -> None:
+def test_every_command_is_in_a_block_that_is_run() -> None:
     for block in BLOCKS:
         if block.language in ("console", "python"):
             assert block.language == "python" or list(commands(block)), block.where

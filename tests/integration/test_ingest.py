@@ -164,7 +164,7 @@ def test_a_trace_without_kernels_of_any_model_is_ingested(shared_data: Path, tmp
     )
 
 
-def test_a_foreign_trace_with_shapes_gets_mfu_and_a_roofline(shared_data: Path, tmp_path: Path) -> None:
+def test_an_ingested_trace_with_shapes_gets_mfu_and_a_roofline(shared_data: Path, tmp_path: Path) -> None:
     (trace,) = (shared_data / "h100-torch-traces").glob("Qwen*.json.gz")
     found = ingest(tmp_path / "run", "--trace", trace)
     use, metrics = found.utilisation["all"], found.metrics

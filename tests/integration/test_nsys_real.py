@@ -161,7 +161,7 @@ def test_E7_plain_strings_match_because_the_variable_reaches_the_target(
 
 
 @pytest.mark.parametrize(("after", "words"), [("code", "exit code 3"), ("segv", "signal 11")])
-def test_a_crash_shows_its_words_and_keeps_the_report(
+def test_a_crash_shows_its_output_and_keeps_the_report(
     one_tool: Path, watch: Callable[..., Captured], after: str, words: str
 ) -> None:
     result = watch(one_tool, "--rounds", "1", "--after", after)
@@ -274,7 +274,7 @@ def test_without_its_importer_nsys_leaves_a_raw_stream(
     assert [path.name for path in result.kept_streams] == ["run.qdstrm"]
 
 
-def test_an_importer_that_failed_once_is_asked_again_and_the_crash_is_still_told(
+def test_an_importer_that_failed_once_is_retried_and_the_crash_still_reported(
     watch: Callable[..., Captured], tmp_path: Path
 ) -> None:
     target = _target_part(tmp_path)

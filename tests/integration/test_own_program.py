@@ -72,7 +72,7 @@ def test_the_command_of_the_readme_reports_the_program_and_nothing_else(tmp_path
     assert "torch_profiler" not in {name.split("/")[0] for name in files_below(folder)}
 
 
-def test_a_program_that_fails_is_said_with_its_exit_code(tmp_path: Path) -> None:
+def test_a_program_that_fails_is_reported_with_its_exit_code(tmp_path: Path) -> None:
     assert run(tmp_path, "[python3,serve_bench.py,7]", "pipeline.workload.name=my bench") == 1
     stage = read_json(tmp_path / "run" / "manifest.json")["stages"]["program"]
     assert stage["status"] == "failed"

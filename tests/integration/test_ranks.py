@@ -98,7 +98,7 @@ def test_every_rank_has_a_directory_and_the_run_one_summary(profiled: Path) -> N
         assert (profiled / name).is_file()
 
 
-def test_the_ranks_traces_tell_who_waits_for_whom(profiled: Path) -> None:
+def test_the_ranks_traces_show_who_waits_for_whom(profiled: Path) -> None:
     summary = read_json(profiled / "summary.json")
     assert [one["rank"] for one in summary["ranks"]] == [0, 1]
     talk = summary["communication"]
@@ -135,7 +135,7 @@ def test_the_ranks_traces_tell_who_waits_for_whom(profiled: Path) -> None:
     assert rows[1]["causes_wait_s"] <= rows[0]["waits_s"] + 1e-9
 
 
-def test_what_ranks_say_is_what_the_static_model_says(profiled: Path) -> None:
+def test_collectives_of_ranks_are_those_of_the_static_model(profiled: Path) -> None:
     """Payloads of the trace, byte for byte: one prefill and three steps."""
     summary = read_json(profiled / "summary.json")
     split = next(one for one in summary["static"]["splits"] if one["ranks"] == 2)
@@ -181,7 +181,7 @@ def test_every_rank_is_captured_in_a_session_of_its_own(profiled: Path, tmp_path
 
 
 @pytest.mark.needs("nsys")
-def test_one_capture_around_the_launcher_tells_ranks_apart(
+def test_one_capture_around_the_launcher_distinguishes_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ENVIRONMENT.items():
@@ -240,7 +240,7 @@ def test_a_run_of_ranks_is_one_run_of_the_history(profiled: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(("who", "rank"), [("Killed", 1), ("FirstKilled", 0)])
-def test_a_rank_that_is_killed_is_told(who: str, rank: int, tmp_path: Path) -> None:
+def test_a_killed_rank_is_reported(who: str, rank: int, tmp_path: Path) -> None:
     """The second under ``run.ranks``; the first, which would have reported all of them, under bare torchrun."""
     run = tmp_path / "run"
     told = (*SMALL, *DIRECT_ONLY, f"model.adapter=tests.integration.rank_adapters:{who}")

@@ -202,7 +202,7 @@ def test_the_batch_size_is_what_ran(
 
 
 @pytest.mark.contract("A1")
-def test_A1_a_static_run_says_at_which_shapes(tmp_path: Path) -> None:
+def test_A1_a_static_run_names_its_shapes(tmp_path: Path) -> None:
     assert main(["run", "model=llama_tiny", *TINY, *STATIC, f"artifacts.runs_dir={tmp_path / 'run'}"]) == 0
     inputs = yaml.safe_load((tmp_path / "run" / "inputs.yaml").read_text())
     assert inputs["count"] == 0

@@ -35,7 +35,7 @@ def document(out: str) -> dict[str, Any]:
     return found
 
 
-def test_a_failed_job_is_told_of_and_resume_runs_it_alone(tmp_path: Path) -> None:
+def test_a_failed_job_is_reported_and_resume_runs_it_alone(tmp_path: Path) -> None:
     flag = tmp_path / "fixed"
     flaky = f'import os, sys; sys.exit(0 if os.path.exists("{flag}") else 3)'
     programs = jobs("pass", flaky, "x = 1")
@@ -84,7 +84,7 @@ def test_resume_with_another_configuration_runs_every_job_again(tmp_path: Path) 
     assert str(tmp_path / "s") in message and "2" in message and "hydra.sweep.dir=DIR" in hint
 
 
-def test_a_stopped_sweep_says_which_job_was_interrupted_and_which_never_began(tmp_path: Path) -> None:
+def test_a_stopped_sweep_lists_interrupted_jobs_and_those_that_never_began(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "llm_perf_opt", "run", "--multirun", *CHEAP),
@@ -108,7 +108,7 @@ def test_a_stopped_sweep_says_which_job_was_interrupted_and_which_never_began(tm
     assert (tmp_path / "s" / "1" / "report.html").is_file()
 
 
-def test_a_killed_sweep_is_told_of_afterwards(tmp_path: Path) -> None:
+def test_a_killed_sweep_is_reported_afterwards(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "llm_perf_opt", "run", "--multirun", *CHEAP),

@@ -16,7 +16,7 @@ from tests.text_facts import tells
 from tests.unit.summaries import static, summary, timings
 
 
-def test_nothing_to_say_of_nothing() -> None:
+def test_nothing_to_report_of_nothing() -> None:
     assert cautions(summary()) == []
 
 
@@ -48,7 +48,7 @@ def test_a_beaten_ceiling() -> None:
     assert tells(said, "100 %", "prefill") and not tells(said, "decode")
 
 
-def test_limits_measured_beside_other_work() -> None:
+def test_limits_measured_next_to_other_work() -> None:
     data = summary(utilisation={"prefill": Utilisation(mfu_ratio=0.8)})
     data.hardware = Hardware("AMD EPYC", "cpu", {}, None, "probe", measured_under_load=True, measurements=1)
     data.hardware.measured_other_load_ratio = 0.53
@@ -60,7 +60,7 @@ def test_limits_measured_beside_other_work() -> None:
     assert cautions(data) == []
 
 
-def test_limits_of_a_data_sheet_or_limits_nobody_divides_by_need_no_word_about_load() -> None:
+def test_limits_of_a_data_sheet_or_unused_limits_need_no_note_about_load() -> None:
     data = summary()
     data.hardware = Hardware("AMD EPYC", "cpu", {}, None, "probe", measured_under_load=True)
     assert cautions(data) == []
@@ -133,7 +133,7 @@ def test_prompts_may_differ_by_a_twentieth() -> None:
     assert cautions(data) == []  # no time to mix with
 
 
-def test_a_compilation_in_a_measured_pass_is_said_with_its_seconds() -> None:
+def test_a_compilation_in_a_measured_pass_is_reported_with_its_seconds() -> None:
     plain = summary()
     plain.workload.compilations = Compilations(2, 8.0, 0, 0.0)
     assert cautions(plain) == []

@@ -114,7 +114,7 @@ def test_the_profilers_own_time_is_not_dispatch() -> None:
     assert found is not None and found.bound == "memory"
 
 
-def test_launch_is_never_said_without_the_unprofiled_time() -> None:
+def test_launch_is_never_concluded_without_the_unprofiled_time() -> None:
     data = phase(matrix=0.2)
     data.cpu_work = {}
     work = phase_work(data.operators, PhaseClock(host_s=1.2))
@@ -136,7 +136,7 @@ def test_the_sentence_has_its_shares_and_the_largest_operator() -> None:
     assert found.sources == ("trace",)
 
 
-def test_nothing_is_said_of_a_device_or_without_operators() -> None:
+def test_nothing_is_reported_of_a_device_or_without_operators() -> None:
     rows = [operator("aten::mm", 1, 1.0)]
     assert cpu_answer(summary(hardware=gpu(), operators=rows), "decode") is None
     assert cpu_answer(summary(hardware=cpu()), "decode") is None

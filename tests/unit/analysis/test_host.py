@@ -99,7 +99,7 @@ def test_ends_that_scatter_are_no_difference_of_clocks() -> None:
     assert len(joined.notes) == 1, "what is said of all ranks on the host"
 
 
-def test_a_missing_rank_is_said() -> None:
+def test_a_missing_rank_is_reported() -> None:
     joined = join_host_ranks([found(0, (10,), (20,))])
     assert any(tells(note, "1", "2") for note in joined.notes)
     assert joined.ranks[0].waits_s is None
@@ -119,7 +119,7 @@ def test_payloads_are_taken_only_where_every_call_has_one() -> None:
 
 
 @pytest.mark.parametrize("trace", [rank_trace(None, (10,), (12,)), rank_trace(0, (), ())])
-def test_a_trace_without_rank_or_collective_says_nothing(trace: Timeline) -> None:
+def test_a_trace_without_rank_or_collective_gives_no_rank(trace: Timeline) -> None:
     assert host_collectives(trace, "t") is None
 
 

@@ -116,7 +116,7 @@ def test_on_a_cpu_modules_have_the_profilers_time() -> None:
     assert rows[2].device_s is None
 
 
-def test_hooks_win_over_the_profiler_and_a_large_difference_is_said() -> None:
+def test_hooks_win_over_the_profiler_and_a_large_difference_is_reported() -> None:
     timed = Timings(vision_s=one(0.02), components={"sam_s": one(0.01)})
     (row,) = build_ledger(None, timed, NOWHERE, None, {}, {("sam", "vision"): 0.012})
     assert (row.measured_s, row.measured_source, row.others_s) == (0.01, "hooks", {"profiler": 0.012})

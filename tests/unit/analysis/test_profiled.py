@@ -99,7 +99,7 @@ def test_a_profiled_launch_has_a_target_and_nothing_at_stake() -> None:
     assert target.at_stake_s is None and tells(target.remark, "base")
 
 
-def test_what_a_trace_told_is_not_replaced() -> None:
+def test_facts_of_a_trace_are_not_replaced() -> None:
     rows = [Kernel(GEMM, "g", "gemm", None, None, None, None, None)]
     capture = NcuCapture([launch(LINEAR)], "x.ncu-rep")
     first = MeasuredTime(40e-6, 50e-6, "measured", "first")

@@ -42,7 +42,7 @@ def test_totals_of_ranges() -> None:
     assert range_totals(make_timeline()) == []
 
 
-def test_ranges_of_ranks_stand_beside_one_another() -> None:
+def test_ranges_of_ranks_are_shown_next_to_one_another() -> None:
     """Each captured range by itself; a rank that has none of a range is left out of its row."""
     captures = []
     for label, rank, length in (("a", 0, 2), ("a", 1, 4), ("b", 0, 8), ("b", 1, 6)):

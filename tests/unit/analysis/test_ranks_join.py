@@ -36,7 +36,7 @@ def talk_of(found: Ranks) -> Communication:
 # who they are
 
 
-def test_the_rank_is_what_the_capture_says_else_what_its_file_is_called() -> None:
+def test_the_rank_is_from_the_capture_else_from_the_file_name() -> None:
     timeline = rank_timeline([10], [20])
     assert rank_of(rank_capture(timeline, "rank5.json", 3), 5) == 3
     for odd in (None, True, -1, "2", 1e3):
@@ -101,7 +101,7 @@ def test_two_captured_ranges_of_every_rank_are_two_captures() -> None:
         assert sum(kernel.launches or 0 for kernel in one.facts.kernels) == 2 * 3
 
 
-def test_missing_ranks_and_different_numbers_of_steps_are_said() -> None:
+def test_missing_ranks_and_different_numbers_of_steps_are_reported() -> None:
     def capture(rank: int, steps: int) -> object:
         facts = {"world_size": 8, "profiler_steps": steps}
         return rank_capture(rank_timeline([10], [20], facts=facts), f"rank{rank}.json", rank)
@@ -162,7 +162,7 @@ def test_a_capture_that_begins_earlier_has_the_same_clock() -> None:
     ("clock_us", "said"),
     [(3, None), (7_000, "differ by up to 7.00 ms"), (9_000_000, "from different moments")],
 )
-def test_what_clocks_differ_by_is_said(clock_us: int, said: str | None) -> None:
+def test_what_clocks_differ_by_is_reported(clock_us: int, said: str | None) -> None:
     found = joined(LATE, ENDS, [0, clock_us])
     assert [note for note in found.notes if said is None or said not in note] == []
     assert bool(found.notes) == (said is not None)
@@ -203,7 +203,7 @@ def test_among_eight_ranks_most_of_the_waiting_decides() -> None:
     assert talk.straggler_share_ratio == pytest.approx(160 / 180)
 
 
-def test_collectives_without_a_partner_are_left_out_and_said() -> None:
+def test_collectives_without_a_partner_are_left_out_and_reported() -> None:
     """Half a collective: rank 1's capture ends before the last one."""
     captures = [
         rank_capture(rank_timeline(LATE[0], ENDS), "rank0.json", 0),

@@ -19,7 +19,7 @@ def test_one_row_per_phase_and_part() -> None:
     assert tells(section.paragraphs[0], "1.20") and tells(section.paragraphs[1], "1.00 µs")
 
 
-def test_a_cost_that_was_not_measured_is_said() -> None:
+def test_a_cost_that_was_not_measured_is_reported() -> None:
     work = phase_work([operator("aten::mm", 10, 0.5)], PhaseClock())
     assert work is not None
     (section,) = work_section({"decode": work})

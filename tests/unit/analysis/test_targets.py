@@ -209,7 +209,7 @@ def test_kernels_that_took_no_time_are_not_compared() -> None:
     assert one.target is None
 
 
-def test_shapes_in_words() -> None:
+def test_described_shapes() -> None:
     assert tells(
         describe_shape(Attention("generation", 8, 1000, 9, 3, 128)),
         "generation",

@@ -96,7 +96,7 @@ def test_the_sentence_of_a_wait_has_its_numbers_and_its_owner() -> None:
     assert not tells(found.arithmetic, "python"), "the owner of most of the wait"
 
 
-def test_a_full_device_is_said_to_be_full() -> None:
+def test_a_full_device_is_reported() -> None:
     data = summary(budget={"decode": budget(2.0, compute=0.9, launch=0.1)})
     found = judge(data)["decode"]
     assert found.bound == "unknown"
@@ -108,7 +108,7 @@ def test_a_full_device_is_said_to_be_full() -> None:
     assert not tells(found.arithmetic, "FLOPs")
 
 
-def test_a_budget_of_parts_that_nobody_knows_decides_nothing() -> None:
+def test_a_budget_of_unknown_parts_decides_nothing() -> None:
     """A stage from outside may split its time by words of its own."""
     assert bound_of(reading=0.7, writing=0.3) == "unknown"
     assert judge(summary(budget={"decode": Budget(0.0, [])}))["decode"].bound == "unknown"

@@ -18,7 +18,7 @@ def test_device_time_against_wall_clock() -> None:
     assert judge(summary(utilisation=half))["decode"].bound == "unknown"
 
 
-def test_one_phase_of_many_is_judged_by_an_upper_bound() -> None:
+def test_one_phase_of_many_is_rated_by_an_upper_bound() -> None:
     data = summary(
         timings=timings(prefill=0.1, decode=0.7),
         workload=Workload(samples=10),
@@ -106,7 +106,7 @@ def test_on_a_cpu_operators_decide() -> None:
     assert blind.bound == "unknown" and tells(blind.arithmetic, "trace", "FLOPs")
 
 
-def test_unknown_says_what_is_missing_and_nothing_is_judged_without_data() -> None:
+def test_unknown_names_what_is_missing_and_nothing_is_concluded_without_data() -> None:
     found = judge(summary(timings=timings(decode=1.0)))
     assert set(found) == {"decode"}
     assert found["decode"].bound == "unknown"
@@ -145,7 +145,7 @@ def test_counters_are_weighted_by_the_time_of_their_kernels() -> None:
     assert found.evidence == ["ncu: a.ncu-rep"]
 
 
-def test_every_phase_is_judged_by_its_own_kernels_and_the_run_by_all() -> None:
+def test_every_phase_is_rated_by_its_own_kernels_and_the_run_by_all() -> None:
     rows = [
         counted("a", 1.0, 0.9, 0.1, "prefill"),
         counted("b", 3.0, 0.1, 0.9, "decode"),
@@ -238,7 +238,7 @@ def test_a_quarter_of_the_limit_is_near_enough_for_matrix_work() -> None:
     assert judge(data)["decode"].bound == "unknown"
 
 
-def test_undecided_says_how_far_both_limits_are() -> None:
+def test_undetermined_shows_how_far_both_limits_are() -> None:
     use = {"decode": Utilisation(mfu_ratio=0.1, mbu_ratio=0.2)}
     far = judge(summary(utilisation=use, budget={"decode": budget(1.0, compute=1.0)}))["decode"]
     assert tells(far.arithmetic, "100 %", "1.00 s", "counters", "MFU", "10.0 %", "MBU", "20.0 %", "40.0 %")

@@ -109,7 +109,7 @@ def test_the_build_of_torch_against_the_machine(
     assert said is None if words is None else re.search(words, said or "")
 
 
-def test_root_without_the_capability_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_without_the_capability_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     report = doctor.diagnose()
     report["counter_permission"] = {
         "allowed": False,

@@ -58,7 +58,7 @@ def test_a_hub_model_without_a_network_fails_before_any_work(
     assert not (tmp_path / "tmp").exists()
 
 
-def test_the_hub_is_asked_once_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_queried_once_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the discard port: refused at once
     assert hub._unreachable()
@@ -66,7 +66,7 @@ def test_the_hub_is_asked_once_and_not_for_long(monkeypatch: pytest.MonkeyPatch)
     assert "not a URL" in (hub._unreachable() or "")
 
 
-def test_a_hub_id_is_told_from_a_path(tmp_path: Path) -> None:
+def test_a_hub_id_is_distinguished_from_a_path(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     wanted = {
         "gpt2": True,

@@ -180,7 +180,7 @@ def test_samples_pair_by_id_and_strangers_are_named() -> None:
     assert metrics(result)["decode"].ratio == pytest.approx(1.0, abs=0.02)
 
 
-def test_notes_say_what_weakens_the_comparison() -> None:
+def test_notes_list_what_weakens_the_comparison() -> None:
     other = timed()
     other.workload.new_tokens = 20.0
     result = compare(side("a", document()), side("b", document(), summaries=[other]))
@@ -342,7 +342,7 @@ def test_wrong_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_options_stand_anywhere() -> None:
+def test_options_may_be_anywhere() -> None:
     options = parse_arguments(
         ["model=llama_tiny", "--rounds", "5", "--run", "model.dtype=float32", "--gate", "tpot:+3%", "--", "model.dtype=bfloat16", "--json"]
     )  # fmt: skip

@@ -79,7 +79,7 @@ def test_one_wild_value_hardly_moves_the_location() -> None:
     assert abs(statistics.paired_location([*calm, 50.0]) - statistics.paired_location(calm)) < 0.02
 
 
-def test_intervals_are_seeded_and_hold_their_estimate() -> None:
+def test_intervals_are_seeded_and_contain_their_estimate() -> None:
     values = [0.1, -0.2, 0.3, 0.05, 0.4]
     one = statistics.paired_interval(values, confidence=0.95, resamples=500, seed=3)
     assert one == statistics.paired_interval(values, confidence=0.95, resamples=500, seed=3)
@@ -89,7 +89,7 @@ def test_intervals_are_seeded_and_hold_their_estimate() -> None:
     assert wide.high >= one.high
 
 
-def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+def test_intervals_have_their_nominal_coverage() -> None:
     generator = np.random.default_rng(7)
     inside = 0
     for _ in range(200):

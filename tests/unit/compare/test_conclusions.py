@@ -110,7 +110,9 @@ def collectives(total: float, exposed: float) -> Communication:
         (0.6, ["2.00"]),
     ],
 )
-def test_exposed_communication_says_whether_it_grew_or_lost_its_cover(total: float, grown: list[str]) -> None:
+def test_exposed_communication_names_whether_it_grew_or_lost_its_overlap(
+    total: float, grown: list[str]
+) -> None:
     def made(whole: float, exposed: float) -> Summary:
         rows = [gemm(), kernel("nccl", "communication", whole, launches=10)]
         return captured(rows, parts(communication=exposed), communication=collectives(whole, exposed))
@@ -181,7 +183,7 @@ def test_what_moved_counts_at_equal_work() -> None:
     assert compare(side(a), side(b)).conclusions[0].moved == []
 
 
-def test_ranks_say_who_waits_and_for_whom() -> None:
+def test_ranks_show_who_waits_and_for_whom() -> None:
     def made(waits: tuple[float, float], straggler: int) -> Summary:
         ranks = [RankUse(number, waits_s=wait, compute_s=0.4) for number, wait in enumerate(waits)]
         return captured([gemm()], ranks=ranks, communication=Communication(straggler=straggler))
@@ -293,7 +295,7 @@ def no_conclusion(result: Comparison) -> None:
     assert found.work.text and found.work.text in result.sentence
 
 
-def test_work_that_cannot_be_told_is_no_conclusion_and_no_gate() -> None:
+def test_work_that_cannot_be_compared_is_no_conclusion_and_no_gate() -> None:
     a, b = unknown_work()
     five = [Side("x", [], [each] * 5, [None] * 5) for each in (a, b)]
     for first, second in (five, five[::-1]):
@@ -431,7 +433,7 @@ def test_sides_that_failed_or_measured_nothing_get_no_conclusion() -> None:
     assert nothing.sentence and "failed" not in nothing.sentence
 
 
-def test_other_models_are_said_beside_the_conclusion() -> None:
+def test_other_models_are_reported_with_the_conclusion() -> None:
     a = captured([gemm()], workload=Workload(model="small"))
     b = captured([gemm(0.9)], workload=Workload(model="large"))
     found = concluded(a, b)
@@ -466,7 +468,7 @@ def test_every_form_begins_with_the_sentence() -> None:
         (0.25, "4.00", "faster"),
     ],
 )
-def test_speed_in_words(ratio: float, size: str, way: str) -> None:
+def test_described_speed(ratio: float, size: str, way: str) -> None:
     assert size in speed(ratio)
     assert [word for word in ("faster", "slower") if word in speed(ratio)] == [way]
 

@@ -41,7 +41,7 @@ def version_file(version: str, cuda: str = "None", hip: str = "None", xpu: str =
         ("", "2.8.0+cpu", "cpu"),
     ],
 )
-def test_a_build_says_what_it_is_for(
+def test_a_build_names_its_target(
     text: str, version: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "mps_device_count", lambda: 0)
@@ -151,7 +151,7 @@ def test_gpus_are_counted_from_the_kernels_files(tmp_path: Path) -> None:
     assert devices.rocm_device_count(tmp_path / "none") == devices.xpu_device_count(tmp_path / "none") == 0
 
 
-def test_nobody_imports_torch_to_find_out() -> None:
+def test_torch_is_not_imported_to_find_out() -> None:
     code = (
         "import sys; from llm_perf_opt.config import devices as d; d.resolve_device('auto'); d.torch_build(); "
         "from llm_perf_opt.hardware.detect import detect_gpus; detect_gpus(); assert 'torch' not in sys.modules"

@@ -52,7 +52,7 @@ def test_a_word_in_a_text_is_no_call() -> None:
         ("hydra/sweeper=optuna_search", "'llm-perf-opt[optuna]'"),
     ],
 )
-def test_an_engine_that_is_not_installed_says_what_brings_it(choice: str, extra: str) -> None:
+def test_an_engine_that_is_not_installed_is_reported_with_its_package(choice: str, extra: str) -> None:
     with pytest.raises(ConfigError) as caught:
         compose_raw([choice])
     assert caught.value.hint == f"pip install {extra}"

@@ -72,7 +72,7 @@ def hydras_own_error(override: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("override", VALUES)
-def test_what_is_said_of_a_value(override: str) -> None:
+def test_message_for_a_value(override: str) -> None:
     said, told = VALUES[override]
     message, cause = hydras_own_error(override)
     assert cause == said
@@ -97,7 +97,7 @@ def groups(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     return found.groups()
 
 
-def test_what_is_said_of_an_unknown_key() -> None:
+def test_message_for_an_unknown_key() -> None:
     message, cause = hydras_own_error("pipline.nsys.enable=true")
     assert (
         message
@@ -112,7 +112,7 @@ def test_what_is_said_of_an_unknown_key() -> None:
     assert groups(errors.KEY_NOT_IN_STRUCT, cause) == ("nothing",)
 
 
-def test_what_is_said_of_a_word_that_is_no_override() -> None:
+def test_message_for_an_argument_that_is_no_override() -> None:
     _, cause = hydras_own_error("bogus")
     newer = "Error when parsing index: 0, string: bogus out of ['bogus']."
     assert cause == (newer if NEWER else "Error parsing override 'bogus'")
@@ -122,7 +122,7 @@ def test_what_is_said_of_a_word_that_is_no_override() -> None:
     assert caught.value.message == "'bogus' is not an override"
 
 
-def test_what_is_said_of_an_unknown_preset() -> None:
+def test_message_for_an_unknown_preset() -> None:
     message, _ = hydras_own_error("dataset/sampling=none")
     assert message.startswith(
         "In 'dataset/omnidocbench': Could not find 'dataset/sampling/none'\n\n"

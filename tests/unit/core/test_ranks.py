@@ -14,7 +14,7 @@ def test_a_process_alone_has_no_rank(given: dict[str, str]) -> None:
     assert this_rank(given) is None
 
 
-def test_a_launcher_tells_the_rank() -> None:
+def test_a_launcher_gives_the_rank() -> None:
     assert this_rank({"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1"}) == Rank(3, 4, 1)
     assert this_rank({"WORLD_SIZE": "4", "RANK": "3"}) == Rank(3, 4, 3)
 

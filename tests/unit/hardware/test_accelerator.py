@@ -61,7 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_emulation_is_no_support_and_the_right_device_is_asked(asked: list[Any]) -> None:
+def test_emulation_is_no_support_and_the_right_device_is_queried(asked: list[Any]) -> None:
     assert computes_natively("cuda:0", torch.bfloat16)
     assert not computes_natively("cuda:1", torch.bfloat16)
     assert asked == [(0, False), (1, False)]
@@ -80,7 +80,7 @@ def test_properties_by_the_names_that_kinds_share(asked: list[Any]) -> None:
     assert device_properties("cuda:1") == DeviceProperties("NVIDIA Turing", 16 << 30, "a-b", "0000:c1:02")
 
 
-def test_a_device_that_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_reports_little(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(device: object) -> tuple[int, int]:
         raise NotImplementedError
 
@@ -158,7 +158,7 @@ def test_a_device_by_name_that_torch_does_not_offer(monkeypatch: pytest.MonkeyPa
     assert tells(caught.value.hint, "run.device=auto", "run.device=cpu")
 
 
-def test_torch_is_not_asked_where_it_has_only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_not_queried_where_it_has_only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "may_have_accelerator", lambda: False)
     monkeypatch.setattr(devices, "offered_device", lambda: pytest.fail("it was asked"))
     assert confirm_device("auto", "cpu").name == "cpu"

@@ -28,7 +28,7 @@ def test_lists_of_nvidia_smi() -> None:
     assert parse_loads("Failed to initialize NVML: Driver/library version mismatch\n", "") == {}
 
 
-def test_the_driver_library_tells_of_others(tmp_path: Path) -> None:
+def test_the_driver_library_reports_others(tmp_path: Path) -> None:
     quiet = nvml.ask(nvml.build(tmp_path / "quiet"), READ)
     assert quiet == str({UUID: DeviceLoad(0.0, 0, 500.0)})
     busy = nvml.ask(nvml.build(tmp_path / "busy", "BUSY"), READ)
@@ -136,7 +136,7 @@ def test_devices_are_timed_by_their_own_events() -> None:
     assert device.happened == ["event", "work", "event", "wait"]
 
 
-def test_without_a_driver_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_driver_nothing_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(contention, "has_package", lambda name: False)
     assert contention.read_device_loads() == DeviceLoads({}, {})

@@ -137,7 +137,7 @@ def printed_figures() -> Iterator[tuple[str, str, dict[str, float]]]:
         yield from ((entry["name"], key, found) for key, found in figures.items())
 
 
-def test_the_devices_everyone_asks_for_are_there() -> None:
+def test_the_common_devices_are_there() -> None:
     names = [device.name for device in load_catalogue().devices]
     assert len(names) == len(set(names)) >= 25
     assert all(any(name.endswith(f" {wanted}") for name in names) for wanted in REQUIRED)
@@ -145,7 +145,7 @@ def test_the_devices_everyone_asks_for_are_there() -> None:
         assert device.bandwidth_bytes_per_s and device.memory_bytes, device.name
 
 
-def test_every_document_says_what_it_is_and_where() -> None:
+def test_every_document_names_its_content_and_place() -> None:
     used = {document for _, _, found in printed_figures() for document in found}
     assert used == set(RAW["documents"]), "every document is used, and every one that is used is described"
     for key, document in RAW["documents"].items():
@@ -319,7 +319,7 @@ devices:
     assert catalogue.named("Tesla T4").to_hardware().source == "catalogue"
 
 
-def test_user_file_may_say_what_each_document_prints(tmp_path: Path) -> None:
+def test_user_file_may_set_what_each_document_prints(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         """

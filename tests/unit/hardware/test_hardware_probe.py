@@ -78,7 +78,7 @@ def test_driver_files_name_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [gpu.name for gpu in detect.detect_gpus(tmp_path / "gpus")] == ["NVIDIA A10", "NVIDIA L4"]
 
 
-def test_driver_tool_is_asked_through_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_tool_is_run_through_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_python(tmp_path / "nvidia-smi", "print('NVIDIA L40S, 46068')")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert [gpu.name for gpu in detect.detect_gpus(tmp_path)] == ["NVIDIA L40S"]
@@ -125,7 +125,7 @@ for item in sys.argv[5:]:
     assert "ONEDNN" not in result.conditions["float32"]
 
 
-def test_a_type_that_always_dies_is_left_out_and_said(
+def test_a_type_that_always_dies_is_left_out_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = """
@@ -143,7 +143,7 @@ os.kill(os.getpid(), signal.SIGILL)
     assert hardware.source == "probe" and "bfloat16" in (hardware.reason or "")
 
 
-def test_a_failing_worker_gives_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_worker_gives_its_last_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         probe.sys, "executable", fake_python(tmp_path / "python", "sys.exit('no torch here')")
     )
@@ -213,7 +213,7 @@ def limits(path: Path) -> Hardware:
     return probe.cpu_hardware(probe.probe("cpu", dtypes=items, cache_dir=path / "cache"), CPU)
 
 
-def test_a_measurement_beside_other_work_says_so_and_is_made_again(
+def test_a_measurement_next_to_other_work_is_noted_and_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measured, "UNDER_LOAD_RATIO", 0.1)
@@ -361,9 +361,7 @@ def test_chosen_device_wins_over_the_machine() -> None:
     assert hardware.peak_flops_per_s["bfloat16"].dense == 209.5e12
 
 
-def test_gpu_gets_the_data_sheet_with_the_measurement_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_gets_the_data_sheet_and_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         resolve, "detect_device", lambda device: DetectedGpu("NVIDIA L4", 23034 * 2.0**20, "nvidia-smi")
     )
@@ -378,7 +376,7 @@ def test_gpu_gets_the_data_sheet_with_the_measurement_beside_it(
     assert hardware.memory_bytes == 23034 * 2.0**20
 
 
-def test_no_gpu_and_unknown_gpu_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_and_unknown_gpu_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "detect_device", lambda device: None)
     nothing = resolve.resolve_hardware("cuda:0")
     assert nothing.source == "none" and nothing.peak_flops_per_s == {} and tells(nothing.reason, "GPU")

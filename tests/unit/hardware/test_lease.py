@@ -107,7 +107,7 @@ def test_the_holder_is_named_while_it_holds(own_directory: Path) -> None:
     assert not (own_directory / "gpu-GPU-12-34.holder").exists()
 
 
-def test_where_no_lock_can_be_had_the_run_goes_on_and_says_so(
+def test_without_a_lock_the_run_continues_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

@@ -61,7 +61,7 @@ def test_which_slice_a_program_gets(listed: str, visible: str | None, profile: s
     assert isinstance(found, MigSlice) and found.profile == profile
 
 
-def test_whole_gpus_and_what_cannot_be_told() -> None:
+def test_whole_gpus_and_what_cannot_be_determined() -> None:
     mixed = parse_list(transcript("nvidia-smi-L.mixed"))
     assert visible_slice(mixed, 0, {}) == "unclear"
     assert visible_slice(mixed, 0, {"CUDA_VISIBLE_DEVICES": "1"}) == "unclear"  # CUDA's 1 may be another one

@@ -43,7 +43,7 @@ def test_own_work_and_that_of_own_programs_is_no_sharing(readings: list[Processo
     assert use.words is None
 
 
-def test_too_short_a_time_tells_nothing(readings: list[ProcessorTime]) -> None:
+def test_too_short_a_time_gives_nothing(readings: list[ProcessorTime]) -> None:
     readings += [ProcessorTime(100.0, 1.0, 0.0, 2), ProcessorTime(101.0, 1.0, 0.3, 2)]
     assert CpuWatch().use() == contention.Use()
 
@@ -128,7 +128,7 @@ def test_in_a_container_those_who_were_there_before_are_the_others(
     assert GpuWatch("GPU-aaa").use() == contention.Use()
 
 
-def test_a_slice_is_asked_for_by_its_own_name(tmp_path: Path) -> None:
+def test_a_slice_is_looked_up_by_its_own_name(tmp_path: Path) -> None:
     look = (
         "from llm_perf_opt.hardware import contention\n"
         "contention.numbers_are_the_drivers = lambda: True; contention.os.getppid = lambda: 0\n"
@@ -141,12 +141,12 @@ def test_a_slice_is_asked_for_by_its_own_name(tmp_path: Path) -> None:
     assert nvml.ask(nvml.build(tmp_path / "whole"), look) == "Use(others_ratio=None, words=None)"
 
 
-def test_the_tool_does_not_tell_of_slices(driver: Path) -> None:
+def test_the_tool_does_not_report_slices(driver: Path) -> None:
     listed(driver, ("GPU-aaa", 1, "other"))
     assert GpuWatch("MIG-5/1").use() == contention.Use()
 
 
-def test_without_a_driver_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert GpuWatch("GPU-aaa").use() == contention.Use()
 

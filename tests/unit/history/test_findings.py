@@ -102,7 +102,7 @@ def test_unreadable_findings_are_set_aside(tmp_path: Path) -> None:
     assert "findings.unreadable-1.parquet" in done.notes[0] and done.info.findings == 1
 
 
-def test_the_record_is_told_by_rule_and_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_record_is_kept_by_rule_and_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_searches(tmp_path)
     make_run(tmp_path, "run")
     assert main(["history", str(tmp_path), "--html"]) == 0

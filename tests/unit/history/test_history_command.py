@@ -59,7 +59,7 @@ def test_the_commit_that_came_with_a_change_is_named(runs: Path, capsys: pytest.
     assert trend["points"][0]["low"] < trend["points"][0]["value"] < trend["points"][0]["high"]
 
 
-def test_page_and_console_say_the_same(
+def test_page_and_console_show_the_same(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["history", str(runs), "--html", "--out", str(tmp_path)]) == 0
@@ -128,7 +128,7 @@ def test_baselines(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert named["a"]["name"] == "r03"  # type: ignore[index]
 
 
-def test_nothing_to_compare_with_says_what_differs(
+def test_nothing_to_compare_with_names_what_differs(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", str(runs / "other"), "--baseline", "latest"]) == 3
@@ -168,7 +168,7 @@ def test_junit_and_comment(runs: Path, tmp_path: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
 
 
-def test_shared_runs_are_left_out_unless_they_are_asked_for(
+def test_shared_runs_are_left_out_unless_requested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(tmp_path, "alone", tpot_s=0.01)
@@ -195,7 +195,7 @@ def test_sides_of_experiments_are_no_runs(tmp_path: Path, capsys: pytest.Capture
     assert {point["run"] for trend in history["trends"] for point in trend["points"]} == {"search/baseline"}
 
 
-def test_configurations_of_one_label_are_told_apart_by_what_differs(
+def test_configurations_of_one_label_are_distinguished_by_what_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Settings after the sixth are not in the label."""

@@ -152,7 +152,7 @@ def test_a_tree_may_be_reached_by_another_path(tmp_path: Path) -> None:
     assert main(["compare", b, "--baseline", "latest", "--index", str(tmp_path / "link")]) == 3
 
 
-def test_a_foreign_summary_does_not_hide_the_runs_below_it(tmp_path: Path) -> None:
+def test_another_tools_summary_does_not_hide_the_runs_below_it(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"loss": 3}', encoding="utf-8")
     make_run(tmp_path, "a")
     make_run(tmp_path, "deep/down/b")

@@ -77,7 +77,7 @@ def test_a_finished_run_keeps_its_report_and_names_them() -> None:
     assert made.findings[0].improve_command is not None
 
 
-def test_a_search_tries_the_rest_and_says_why_these_are_not() -> None:
+def test_a_search_tries_the_rest_and_gives_reasons_for_these() -> None:
     request = Request(overrides=["model=llama_tiny"], settings=SearchSettings(only=["growing-cache"]))
     planned = make_plan(request, None, Machine(cpus=4))
     assert "fine" in {each.remedy.name for each in planned.candidates}

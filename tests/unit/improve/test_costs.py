@@ -66,7 +66,7 @@ def test_fewer_tokens_are_no_gain() -> None:
     assert log_ratio((a, b), "tokens_per_s") == pytest.approx(0.0)
 
 
-def test_a_token_that_nobody_asked_for_is_none() -> None:
+def test_a_token_that_was_not_requested_is_none() -> None:
     """One of the two answers ends early: the steps go on for the other, and make no tokens of the first."""
     alone = [batch(ttft=0.1, decode=0.9, answers=(10,)), batch(ttft=0.1, decode=9.9, answers=(100,))]
     together = batch(ttft=0.2, decode=9.9, answers=(10, 100))

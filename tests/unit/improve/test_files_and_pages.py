@@ -172,7 +172,7 @@ def run_summary(device: str = "CPU X", command: list[str] | None = None) -> Summ
     return made
 
 
-def test_a_finding_says_how_it_is_tried_and_how_it_did_before(tmp_path: Path) -> None:
+def test_a_finding_names_its_experiment_and_its_record(tmp_path: Path) -> None:
     made = run_summary()
     add_experiments(made)
     command = ["llm-perf-opt", "improve", "model=llama_tiny", "--only", "growing-cache:decode"]
@@ -205,7 +205,7 @@ def test_the_record_of_a_metric_counts_for_that_metric(tmp_path: Path) -> None:
     assert "ttft" not in f"{by_time}{by_rate}"
 
 
-def test_the_first_finding_says_whether_its_remedy_is_kept() -> None:
+def test_the_first_finding_shows_whether_its_remedy_is_kept() -> None:
     made = improvement()
     made.baseline.first_finding = Answered("growing-cache", "decode", 0.5)
     said: list[str] = []
@@ -291,7 +291,7 @@ def test_the_command_line() -> None:
         (["model=llama_tiny", "--budget", "20s", "--out", "o"], 2, "--budget 60s"),
     ],
 )
-def test_mistakes_are_told(
+def test_mistakes_are_reported(
     words: list[str],
     code: int,
     said: str,

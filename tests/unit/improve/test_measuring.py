@@ -111,7 +111,7 @@ def test_single_batches_are_units_where_both_sides_have_the_same() -> None:
     assert units_of([[["x"], ["y"]], [["x", "y"]]]) == [[[0, 1]], [[0]]]
 
 
-def test_a_metric_that_no_device_tells_is_given_up() -> None:
+def test_a_metric_that_no_device_reports_is_dropped() -> None:
     wanted = spec()
     wanted.metric = "energy"
     with pytest.raises(GivenUpError, match="energy"):

@@ -122,7 +122,7 @@ def test_the_variables_that_are_meant_reach_the_configuration() -> None:
         ("huge-pages", ["model=llama_tiny"], {}, "huge pages"),
     ],
 )
-def test_a_remedy_says_why_it_does_not_apply(
+def test_a_remedy_gives_the_reason_why_it_does_not_apply(
     name: str, overrides: list[str], more: dict[str, Any], reason: str
 ) -> None:
     planned = plan([BY_NAME[name]], situation(*overrides, **more))
@@ -225,7 +225,7 @@ def test_names_are_unique_and_two_models_may_not_fit() -> None:
     assert plan(BUILT_IN, tight).two_do_not_fit
 
 
-def test_before_the_baseline_the_adapter_says_which_phases_there_are(tmp_path: Path) -> None:
+def test_before_the_baseline_the_adapter_gives_the_phases(tmp_path: Path) -> None:
     """Nothing is known of the model yet: what cannot be excluded is planned."""
     sees, reads = (
         Situation(config=composed([f"model={name}"]), metric="total", machine=Machine(cpus=2, root=tmp_path))
@@ -258,7 +258,9 @@ def test_what_answers_the_first_finding_is_tried_first() -> None:
 
 
 @pytest.mark.parametrize("told", [None, 5.0])
-def test_energy_is_refused_where_nobody_tells_it(told: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_is_refused_where_no_sensor_reports_it(
+    told: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class _Sensor:
         absent = {} if told is not None else {"energy_j": "energy_uj: root only"}
 
@@ -330,7 +332,7 @@ def test_another_number_of_ranks_and_a_program_of_ones_own_are_refused() -> None
         ("run.threads=1 +model.cache_dtype=float8", "quality"),
     ],
 )
-def test_ones_own_settings_that_may_make_answers_worse_are_only_asked_about(text: str, effect: str) -> None:
+def test_own_settings_that_may_make_answers_worse_are_left_to_the_user(text: str, effect: str) -> None:
     assert own_remedy(text).effect == effect
 
 

@@ -67,7 +67,7 @@ def stopped_at(number: int, effects: Effects) -> Run:
     return run
 
 
-def test_an_interrupted_search_says_what_it_found_and_how_to_go_on(
+def test_an_interrupted_search_reports_its_results_and_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a b"
@@ -183,7 +183,7 @@ def confirmed_as(change: Callable[[Outcome], None], out: Path) -> Improvement:
         (not_shown_and_other_tokens, "position 3"),
     ],
 )
-def test_a_confirmation_that_does_not_hold_takes_the_best_back(
+def test_a_failed_confirmation_withdraws_the_best(
     change: Callable[[Outcome], None], said: str | None, tmp_path: Path
 ) -> None:
     made = confirmed_as(change, tmp_path)

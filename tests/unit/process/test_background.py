@@ -62,7 +62,7 @@ def test_one_that_ignores_the_request_is_killed_after_the_grace(tmp_path: Path) 
     assert not is_running(process.pid)
 
 
-def test_one_that_ended_by_itself_says_how(tmp_path: Path) -> None:
+def test_one_that_ended_by_itself_is_reported_with_its_exit(tmp_path: Path) -> None:
     with background(tmp_path, "import sys; print('bye', file=sys.stderr); sys.exit(3)") as process:
         end = time.monotonic() + 30
         while process.is_running and time.monotonic() < end:

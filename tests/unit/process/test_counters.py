@@ -51,7 +51,7 @@ def test_what_counts_is_the_capability(
     assert (found.fix is None) is allowed
 
 
-def test_a_container_is_told_what_to_add(tmp_path: Path) -> None:
+def test_a_container_gets_the_option_to_add(tmp_path: Path) -> None:
     fix = counter_permission(machine(tmp_path, DOCKER_DEFAULT), 0).fix or ""
     assert "--cap-add=SYS_ADMIN" in fix and "NVreg_RestrictProfilingToAdminUsers=0" in fix
 

@@ -160,7 +160,7 @@ def test_orphans_of_a_program_that_ended_are_ended(tmp_path: Path) -> None:
     assert not alive(int(pid.read_text()))
 
 
-def test_a_signal_from_outside_is_told_from_an_exit() -> None:
+def test_a_signal_from_outside_is_distinguished_from_an_exit() -> None:
     result = run_probe([PYTHON, "-c", "import os,signal; os.kill(os.getpid(), signal.SIGSEGV)"])
     assert (result.ended, result.returncode) == ("signal", -signal.SIGSEGV)
 

@@ -299,7 +299,7 @@ def test_roofline_unmeasured_point_sits_hollow_on_the_roof() -> None:
     assert "lpo-hollow" in (a.get("class") or "") and "lpo-hollow" not in (b.get("class") or "")
 
 
-def test_roofline_without_limits_says_so() -> None:
+def test_roofline_without_limits_is_noted() -> None:
     root = parse(charts.roofline("t", [charts.RooflinePoint("p", 1.0, 1.0)], compute=[], memory=[]))
     assert "not known" in root.find(f"{SVG}desc").text  # type: ignore[union-attr,operator]
     assert not list(root.iter(f"{SVG}circle"))
@@ -534,7 +534,7 @@ def test_kernel_roofline_leaves_out_kernels_without_counters() -> None:
     assert (circle.get("data-kernel"), circle.get("data-full-name")) == ("1", "full")
 
 
-def test_kernels_of_known_shape_are_drawn_with_the_best_measured_beside_them() -> None:
+def test_kernels_of_known_shape_are_drawn_with_the_best_measured() -> None:
     roofs: dict[str, list[charts.Roof]] = {
         "compute": [charts.Roof("c", 1e14)],
         "memory": [charts.Roof("m", 1e12)],

@@ -161,7 +161,7 @@ def test_html_holds_every_section_in_order() -> None:
     assert full_summary().stages["ncu"].reason in page[page.index('<section id="stages"') :]
 
 
-def test_html_says_what_would_produce_missing_sections() -> None:
+def test_html_names_what_would_produce_missing_sections() -> None:
     page = report_html(bare_summary())
     assert re.findall(r'<section id="([^"]+)"', page) == ["summary", "environment", "absent"]
     for needed in ("--timings FILE", "pipeline.nsys.enable=true", "--static FILE", "--trace FILE"):
@@ -176,7 +176,7 @@ def test_every_page_renders_any_summary_and_missing_is_never_a_word(name: str, m
     assert not re.search(r"\b(None|nan|inf)\b", shown)
 
 
-def test_html_of_five_hundred_kernels_is_small_and_says_what_it_leaves_out() -> None:
+def test_html_of_five_hundred_kernels_is_small_and_notes_what_it_leaves_out() -> None:
     summary = full_summary()
     long = "void very_long_kernel_name<" + "at::native::Functor<float>, " * 30 + ">"
     summary.kernels = [kernel(place, name=f"{long}_{place}", counted=False) for place in range(700)]
@@ -209,7 +209,7 @@ def test_report_tables_stay_readable() -> None:
 # --- the page for people who decide ---------------------------------------------------------------------------
 
 
-def test_stakeholder_page_is_one_page_in_plain_words() -> None:
+def test_stakeholder_page_is_one_page_in_plain_language() -> None:
     page = stakeholder_markdown(full_summary())
     assert len(page.splitlines()) <= 60
     advice = re.findall(r"^(\d)\. \*\*.*?([\d.]+ ms, [\d.]+ %)", page, flags=re.MULTILINE)
@@ -221,7 +221,7 @@ def test_stakeholder_page_is_one_page_in_plain_words() -> None:
     assert wording.MEASUREMENT["noisy-timings"] in page
 
 
-def test_every_finding_has_plain_words(repository: Path) -> None:
+def test_every_finding_has_a_plain_explanation(repository: Path) -> None:
     analysis = repository / "src" / "llm_perf_opt" / "analysis"
     rules = [*(analysis / "findings").rglob("*.py"), analysis / "compile_account.py"]
     ids = {found for path in rules for found in re.findall(r'\bid="([a-z-]+)"', path.read_text("utf-8"))}
@@ -232,7 +232,7 @@ def test_every_finding_has_plain_words(repository: Path) -> None:
     assert set(wording.BOUNDS) == set(get_args(Bound))
 
 
-def test_stakeholder_page_is_honest_without_findings_or_times() -> None:
+def test_stakeholder_page_claims_nothing_without_findings_or_times() -> None:
     page = stakeholder_markdown(bare_summary())
     assert not re.search(r"^\d\.|\d [mµn]?s\b|^\|", page, flags=re.MULTILINE), "no advice, no times, no table"
     assert "report.md" in page, "where it stands what would tell more"
@@ -420,7 +420,7 @@ def test_numbers_read_as_people_write_them() -> None:
     assert "1 more notes" not in console_summary(summary, Path("report.html"))
 
 
-def test_plain_words_are_plain() -> None:
+def test_plain_explanations_are_plain() -> None:
     page = stakeholder_markdown(full_summary())
     everything = page + str(wording.FINDINGS) + str(wording.BOUNDS)
     for words in ("replay", "number format", "ieces of text", "not decided"):

@@ -68,7 +68,7 @@ def build(**sources: Any) -> Summary:
     return assemble(Subject(run=RUN, sources=shown_sources(facts)), facts, DeviceChoice()).summary
 
 
-def test_nothing_at_all_is_a_summary_that_says_so() -> None:
+def test_nothing_at_all_is_a_summary_with_a_note() -> None:
     found = build()
     assert found.verdicts == {}
     assert found.findings == []
@@ -191,7 +191,7 @@ def test_one_capture_per_phase_is_summed_over_all_of_them(order: tuple[str, str]
     assert found.utilisation["all"].device_busy_ratio == pytest.approx(compute / whole.span_s)
 
 
-def test_a_capture_without_decode_says_nothing_about_launches_per_token(tmp_path: Path) -> None:
+def test_a_capture_without_decode_has_no_launches_per_token(tmp_path: Path) -> None:
     timings = save(
         tmp_path, "wall.json", {"samples": 1, "new_tokens": 4, "prefill_s": 0.01, "decode_s": 0.02}
     )
@@ -256,7 +256,7 @@ def _profiled(tmp_path: Path, **profile: Any) -> Summary:
     return build(trace=trace, timings=save(tmp_path, "timings.json", document()))
 
 
-def test_the_profilers_own_notes_tell_its_cost_and_its_steps(tmp_path: Path) -> None:
+def test_the_profilers_own_notes_give_its_cost_and_its_steps(tmp_path: Path) -> None:
     found = _profiled(tmp_path, new_tokens=4, profiled_s=4.8, options={"active_passes": 2})
     assert found.metrics["profiled_decode_steps"] == 6.0
     assert found.metrics["profiled_over_unprofiled_ratio"] == pytest.approx(4.8 / 2 / 0.8)

@@ -58,7 +58,7 @@ def run(*findings_: Finding, words: tuple[str, ...] = ("model=llama_tiny",), dev
     return made
 
 
-def test_the_rules_and_the_remedies_speak_of_the_same_findings() -> None:
+def test_the_rules_and_the_remedies_name_the_same_findings() -> None:
     assert len(IDS) > 25
     assert ANSWERED | set(UNANSWERED) == IDS
 
@@ -108,7 +108,7 @@ def test_the_command_is_one_that_the_program_takes(capsys: pytest.CaptureFixture
     assert "model.cache=preallocated" in capsys.readouterr().out
 
 
-def test_throughput_is_asked_for_where_only_that_can_gain() -> None:
+def test_throughput_is_chosen_where_only_that_can_gain() -> None:
     made = run(found("underfilled-grids", None), words=("model=llama_tiny", "dataset.synthetic_count=8"))
     made.workload.samples = 8
     add_experiments(made)
@@ -145,11 +145,11 @@ def test_runs_that_no_experiment_can_repeat(change: dict[str, Any]) -> None:
     assert made.findings[0].no_experiment is not None
 
 
-def test_a_finding_of_another_package_says_that_nothing_is_known() -> None:
+def test_a_finding_of_another_package_has_no_explanation() -> None:
     assert run(found("machine-noise")).findings[0].no_experiment == UNKNOWN
 
 
-def test_the_report_says_it() -> None:
+def test_the_report_shows_it() -> None:
     made = run(found("growing-cache"), found("host-sync"))
     answered, unanswered = made.findings
     text = report_markdown(made)

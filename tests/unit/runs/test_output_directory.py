@@ -17,7 +17,7 @@ def _summary(out: Path, *command: str) -> None:
     (out / "summary.json").write_text(json.dumps({"run": {"command": list(command)}}))
 
 
-def test_it_is_held_and_another_is_told_how_to_go_elsewhere(tmp_path: Path) -> None:
+def test_it_is_held_and_another_gets_the_way_to_use_another(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with hold_output(out):
         assert (out / "run.lock").is_file()
@@ -56,7 +56,7 @@ def test_the_directory_of_a_run_is_refused_with_or_without_its_manifest(tmp_path
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"run": null}', '{"run": {"command": "x"}}', "[" * 100_000])
-def test_a_summary_that_says_nothing_is_overwritten(text: str, tmp_path: Path) -> None:
+def test_an_empty_summary_is_overwritten(text: str, tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(text)
     with hold_output(tmp_path):
         pass

@@ -98,7 +98,7 @@ def marked(pid: int, rank: int, size: int, step_ms: int) -> list[dict[str, objec
     ]
 
 
-def test_processes_that_say_which_rank_they_are_need_no_device(tmp_path: Path) -> None:
+def test_processes_that_name_their_rank_need_no_device(tmp_path: Path) -> None:
     # The process with the higher number is rank 0; a third one (the launcher) says nothing.
     events = [
         *marked(20, 1, 2, 4),

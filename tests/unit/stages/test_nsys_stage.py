@@ -198,7 +198,7 @@ def test_a_stream_that_the_importer_of_nsys_left_is_imported_again(tmp_path: Pat
     assert calls(tool) == 1
 
 
-def test_a_crash_is_told_even_when_the_importer_fails_twice(tmp_path: Path) -> None:
+def test_a_crash_is_reported_even_when_the_importer_fails_twice(tmp_path: Path) -> None:
     tool = fake_nsys(tmp_path / "tool", LEAVES_ITS_STREAMS.format(streams=1, code=3))
     write_program(tmp_path / "tool" / "host-linux-x64" / "QdstrmImporter", "#!/bin/sh\nexit 1\n")
     result = NsysStage().run(stage_context(tmp_path / "run", config(tool), **PROGRAM))
@@ -355,7 +355,7 @@ def test_a_hotkey_is_refused_where_nobody_can_press_one(tmp_path: Path) -> None:
     assert problems(keys={"gating_nvtx": False}) == [], "the whole run is captured then"
 
 
-def test_the_built_in_workload_is_told_to_call_the_profiler_api(tmp_path: Path) -> None:
+def test_the_built_in_workload_is_set_to_call_the_profiler_api(tmp_path: Path) -> None:
     tool = fake_nsys(tmp_path / "tool", "report()")
     for capture_range, told in (("cudaProfilerApi", True), ("none", False)):
         context = stage_context(tmp_path / "run", config(tool, capture_range=capture_range))

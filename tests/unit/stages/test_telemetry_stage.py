@@ -73,7 +73,7 @@ def _summary(root: Path) -> Summary:
     return assemble(Subject(run=run, sources=shown_sources(facts)), facts, DeviceChoice()).summary
 
 
-def test_what_this_machine_tells_is_kept_and_the_rest_has_a_reason(tmp_path: Path) -> None:
+def test_what_this_machine_reports_is_kept_and_the_rest_has_a_reason(tmp_path: Path) -> None:
     result = TelemetryStage().run(context(tmp_path, interval_s=0.01))
     assert result.status == "ok"
     assert {path.name for path in result.artifacts} == {"telemetry.json", "timings.json"}
@@ -135,7 +135,9 @@ def test_numbers_that_cannot_be_meant_are_refused(tmp_path: Path, key: str, valu
     assert (problem.severity, problem.key) == ("error", f"pipeline.telemetry.{key}")
 
 
-def test_a_missing_library_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampler, "missing_library", lambda device: "pynvml")
     problems = TelemetryStage().check(context(tmp_path, device="cuda:0"))
     assert [(problem.severity, problem.fix) for problem in problems if "nvidia-ml-py" in problem.message] == [

@@ -217,7 +217,7 @@ def test_knobs_of_the_trace(tmp_path: Path) -> None:
     assert run.profile["operators_by_shape"] == []
 
 
-def test_defaults_leave_the_costly_things_out(default_run: Run) -> None:
+def test_defaults_leave_costly_options_out(default_run: Run) -> None:
     facts = default_run.capture.facts
     assert "python_function" not in facts["events_by_category"]
     assert not facts.get("record_shapes") and not facts.get("with_stack") and not facts.get("profile_memory")

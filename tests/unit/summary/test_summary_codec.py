@@ -230,7 +230,7 @@ def test_a_file_names_itself_and_the_place(data: Any, place: str, facts: Facts, 
         ('{"count": 1, "anything": ' + "9" * 5000 + "}", "JSON: Exceeds the limit"),
     ],
 )
-def test_damaged_files_say_how(text: str, message: str, tmp_path: Path) -> None:
+def test_damaged_files_are_refused_with_the_reason(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(InputError) as caught:

@@ -60,7 +60,7 @@ def test_every_combination_is_priced_with_tables_first(tables: Silicon) -> None:
     assert first.expected_source == "vllm 0.24.0"
 
 
-def test_a_device_without_tables_is_expected_by_its_limits_and_says_so(tables: Silicon) -> None:
+def test_a_device_without_tables_is_expected_by_its_limits_with_a_note(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()
     query = Query(["RTX 5090"], [], [], [], [], [], "vllm")
@@ -172,7 +172,7 @@ def test_tables_that_found_their_weights_in_a_cache_expect_nothing_below_the_flo
         assert row.ttft_expected_s >= row.ttft_floor_s
 
 
-def test_a_floor_of_a_split_that_engines_do_not_make_is_said_to_be_one(tables: Silicon) -> None:
+def test_a_floor_of_a_split_that_engines_do_not_make_is_labelled(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()  # its layers are few and its floors those of a large model
     one, two = price_query(summary, Query([H100], [], [], [], [], [1, 2], "vllm"), load_catalogue(), tables)

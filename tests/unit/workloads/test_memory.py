@@ -72,7 +72,7 @@ def test_what_fits_is_no_problem(words: list[str], monkeypatch: pytest.MonkeyPat
     assert memory_problems(compose_config(words), "torch_profiler") == []
 
 
-def test_nothing_is_said_without_knowledge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_reported_without_knowledge(monkeypatch: pytest.MonkeyPatch) -> None:
     with_memory(monkeypatch, None)
     assert memory_problems(compose_config(["model=llama3_70b"]), "nsys") == []
     with_memory(monkeypatch, 0.001)

@@ -49,7 +49,9 @@ def test_a_wait_can_be_ended(store: dist.TCPStore) -> None:
         rank_group.wait_for_all_ranks("lease", check=check)
 
 
-def test_without_a_place_to_meet_it_is_said(store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_meeting_place_it_is_reported(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MASTER_PORT")
     with pytest.raises(ToolError) as caught:
         rank_group.wait_for_all_ranks("lease", check=lambda: None)

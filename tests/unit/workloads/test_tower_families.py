@@ -140,7 +140,7 @@ def test_real_weights_are_loaded_and_verified(llava: Path, tmp_path: Path) -> No
     assert verify_tokens(engine, requests, answers).verified is True
 
 
-def test_without_a_template_the_mark_says_where_the_image_is(tmp_path: Path) -> None:
+def test_without_a_template_the_mark_is_where_the_image_is(tmp_path: Path) -> None:
     path = make_checkpoint("paligemma", tmp_path / "bare", chat_template=False)
     request = pages(tmp_path)[0].path
     adapter = HfImageTextToTextAdapter(vision_config(path), InferConfig())
@@ -167,7 +167,7 @@ def test_a_template_that_forgets_the_image_is_an_input_error(tmp_path: Path) -> 
         adapter.prepare(pages(tmp_path)[:1], "cpu", torch.float32)
 
 
-def test_a_page_that_does_not_fit_says_so(llava: Path, tmp_path: Path) -> None:
+def test_a_page_that_does_not_fit_is_reported(llava: Path, tmp_path: Path) -> None:
     model = vision_config(llava, arch={"text_config": {"model_type": "llama", "max_position_embeddings": 8}})
     adapter = HfImageTextToTextAdapter(model, InferConfig())
     with pytest.raises(InputError) as caught:

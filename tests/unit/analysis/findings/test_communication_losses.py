@@ -123,7 +123,7 @@ def test_more_waiting_than_there_is_time_is_never_more_than_the_time(share: floa
     assert found["straggler"].gain_upper_s == pytest.approx(most_s)
 
 
-def test_a_host_that_stands_in_a_collective_is_named() -> None:
+def test_a_host_that_waits_in_a_collective_is_named() -> None:
     owner = IdleOwner("collective wait", "gloo:barrier", "main", 1.0)
     parts = [BudgetPart("compute", 1.0, 0.5), BudgetPart("communication", 1.0, 0.5, owner)]
     only = found_in(summary(budget={"all": Budget(2.0, parts, "t")}))["exposed-communication"]

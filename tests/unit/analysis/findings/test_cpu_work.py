@@ -94,7 +94,7 @@ def test_advice_names_side_effects_and_nothing_that_was_slower() -> None:
     assert "model.compile" not in prefill.advice  # only decode is compiled
 
 
-def test_no_other_rule_tells_the_same_loss() -> None:
+def test_no_other_rule_reports_the_same_loss() -> None:
     data = decode(joins=0.1, products=0.1)
     data.verdicts = {"decode": verdict("launch")}
     ids = [finding.id for rule in RULES for finding in rule(data)]

@@ -20,7 +20,7 @@ from tests.unit.summaries import (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__module__.rsplit(".", 1)[-1])
-def test_no_rule_speaks_without_data(rule: object) -> None:
+def test_no_rule_reports_without_data(rule: object) -> None:
     assert rule(summary()) == []  # type: ignore[operator]
 
 

@@ -94,7 +94,7 @@ Rule = Callable[[Summary], list[Finding]]
         ),
     ],
 )
-def test_where_a_rule_begins_to_speak(
+def test_threshold_of_a_rule(
     rule: Rule, make: Callable[[float], Summary], begins: float, below: float
 ) -> None:
     assert len(rule(make(begins))) == 1
@@ -165,7 +165,7 @@ def test_more_than_two_reads_per_token_are_a_habit(calls: int, times: str | None
     assert times is None or tells(said[0], "aten::item", times)
 
 
-def test_full_precision_says_both_peaks_and_what_they_bound() -> None:
+def test_full_precision_names_both_peaks_and_what_they_bound() -> None:
     data = summary(
         hardware=gpu(float32=1e13, bfloat16=4e13), workload=FLOAT32, timings=timings(prefill=0.5, decode=1.5)
     )
@@ -198,7 +198,7 @@ def test_stray_full_precision_kernels_name_three_and_bound_by_the_peaks() -> Non
     assert tells_in_order(found.arithmetic, "2.50 s", "5.00 s", "2.00")
 
 
-def test_the_cache_is_told_by_bytes_and_by_growth_with_its_arithmetic() -> None:
+def test_the_cache_is_detected_by_bytes_and_by_growth_with_its_arithmetic() -> None:
     data = cache(0.4)
     (found,) = attention.find_kv_cache_growth(data)
     (line,) = found.evidence
@@ -232,7 +232,7 @@ def test_vision_share_has_the_numbers_of_the_encoder_only() -> None:
     assert longer[0].gain_upper_s == 1.5  # not more than there is above the floor
 
 
-def test_padding_and_noise_say_their_numbers() -> None:
+def test_padding_and_noise_show_their_numbers() -> None:
     (found,) = model.find_padding(summary(timings=timings(prefill=2.0), metrics={"padding_ratio": 0.25}))
     assert found.arithmetic == "2.00 s × 25.0 % = 500 ms"
     (found,) = conditions.find_noise(repeats(0.5))

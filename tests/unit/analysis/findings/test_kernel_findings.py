@@ -43,7 +43,7 @@ def bmm(calls: int, phase: str | None = None, name: str = "aten::bmm") -> Operat
 # Eager attention
 
 
-def test_eager_attention_is_told_by_softmax_between_products() -> None:
+def test_eager_attention_is_detected_by_softmax_between_products() -> None:
     (found,) = eager_attention.find_eager_attention(attention())
     assert (found.id, found.confidence, found.phase) == ("eager-attention", "medium", None)
     assert found.gain_upper_s == pytest.approx(2.0 * 0.4)
@@ -92,7 +92,7 @@ def test_fused_attention_that_does_the_work_silences_it() -> None:
     assert tells(found.evidence[2], "8.00", "50")
 
 
-def test_phases_are_judged_by_themselves() -> None:
+def test_phases_are_rated_by_themselves() -> None:
     data = attention(more=[kernel(FLASH_2, "attention", 0.1, launches=500, phase="decode")])
     for row in data.kernels[:2]:
         row.phase = "vision"
@@ -285,7 +285,7 @@ def test_small_or_in_pieces(mean_s: float, launches: int, products: int, speaks:
     assert bool(kernels.find_unfused_elementwise(pieces(mean_s, launches, products))) is speaks
 
 
-def test_the_length_of_a_launch_and_the_company_are_said() -> None:
+def test_the_length_of_a_launch_and_parallel_kernels_are_reported() -> None:
     (found,) = kernels.find_unfused_elementwise(pieces(5e-6, 4000, 1000))
     together, longest, company = found.evidence
     assert tells(together, "4000", "1", "5.00 µs")
@@ -309,7 +309,7 @@ def test_no_kernel_is_claimed_twice() -> None:
     assert sum(one.gain_upper_s or 0.0 for one in found.values()) <= 2.0
 
 
-def test_narrow_products_are_held_against_the_rate_of_the_wide_ones() -> None:
+def test_narrow_products_are_compared_with_the_rate_of_the_wide_ones() -> None:
     """Where shapes tell their work: 0.4 s for what the others would do in 0.1 s."""
     data = captured(kernel(NARROW.format("1"), "gemm", 0.4), kernel("mm", "gemm", 0.6))
     data.metrics |= {"narrow_product_flops": 1e12, "narrow_product_s": 0.4, "wide_product_flops_per_s": 1e13}

@@ -86,7 +86,7 @@ def test_losses_are_of_the_wall_clock_that_was_measured() -> None:
     assert [one.id for one in find_all(data)] == ["launch-bound", "host-idle", "host-sync"]
 
 
-def test_a_capture_that_was_not_timed_speaks_of_the_captured_time() -> None:
+def test_a_capture_that_was_not_timed_reports_the_captured_time() -> None:
     found = only(summary(budget={"all": budget(4.0, compute=0.2, sync=0.8)}))
     assert (found.id, found.phase) == ("host-sync", "all")
     assert found.gain_upper_s == pytest.approx(3.2)
@@ -162,7 +162,7 @@ def test_only_launching_is_answered_with_cuda_graphs() -> None:
         assert ("CUDA graph" in found.advice) is (part == "launch")
 
 
-def test_words_for_a_cpu_and_for_owners_that_say_nothing() -> None:
+def test_text_for_a_cpu_and_for_unknown_owners() -> None:
     assert "CUDA" not in advice_for("launch-bound", None, cpu().kind)
     assert advice_for("host-idle", IdleOwner("python"), "gpu") == advice_for("host-idle", None, "gpu")
     assert title_for("host-idle", IdleOwner("python"), "all") == title_for("host-idle", None, "all")
@@ -192,7 +192,7 @@ def test_the_longest_gaps_of_the_same_owner_are_listed() -> None:
 # what was counted beside it
 
 
-def test_launches_and_reads_per_token_stand_beside_the_time_they_cost() -> None:
+def test_launches_and_reads_per_token_are_listed_with_their_time() -> None:
     data = summary(
         budget={"decode": budget(2.0, compute=0.2, launch=0.4, sync=0.4), "prefill": budget(2.0, launch=1.0)},
         operators=[operator("aten::item", 300), operator("aten::nonzero", 10)],
@@ -205,7 +205,7 @@ def test_launches_and_reads_per_token_stand_beside_the_time_they_cost() -> None:
     assert tells(reads, "aten::item", "30.0") and "aten::nonzero" not in reads
 
 
-def test_the_inflation_of_the_profiler_is_said_where_it_is_known() -> None:
+def test_the_inflation_of_the_profiler_is_reported_where_it_is_known() -> None:
     spans = {"decode": Budget(2.0, [BudgetPart("launch", 2.0, 1.0)], "t", 6.0, 3.0)}
     assert tells_in_order(only(summary(budget=spans)).evidence[-1], "2.00 s", "6.00 s", "3.00")
     spans["decode"] = Budget(2.0, [BudgetPart("launch", 2.0, 1.0)], "t")

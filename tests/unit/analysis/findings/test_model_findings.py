@@ -74,7 +74,7 @@ def test_on_a_processor_compiling_an_encoder_promises_only_what_it_can_take_out(
     assert found.gain_upper_s == pytest.approx(0.5), "never more than there is above the floor"
 
 
-def test_a_processor_is_not_told_of_settings_that_were_tried_there_in_vain() -> None:
+def test_a_processor_is_not_advised_settings_that_failed_there() -> None:
     timed = timings(vision=0.8, prefill=0.2, decode=1.0)
     rows = [_part("model.layers.0.attn", 0.7, 0.1)]
     data = summary(timings=timed, ledger=rows)

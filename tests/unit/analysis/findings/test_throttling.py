@@ -52,11 +52,11 @@ def test_heat_is_a_finding_bounded_by_the_clock() -> None:
     ],
     ids=["no stage", "nothing told", "not throttled", "reasons not told", "a hiccup", "too few samples"],
 )
-def test_nothing_is_said_without_evidence(telemetry: Telemetry | None) -> None:
+def test_nothing_is_reported_without_evidence(telemetry: Telemetry | None) -> None:
     assert find_throttling(summary(telemetry=telemetry, timings=TIMES)) == []
 
 
-def test_a_power_limit_is_told_with_less_confidence() -> None:
+def test_a_power_limit_is_reported_with_less_confidence() -> None:
     capped = device(throttled_ratio={"software power cap": 0.9})
     assert find_throttling(summary(telemetry=capped, timings=TIMES))[0].confidence == "medium"
 

@@ -106,7 +106,7 @@ def test_gemv_counts_its_fp32_work_and_copies_have_none(rtx5090: dict[int, NcuKe
         assert any_tells(copy.notes, *counted)
 
 
-def test_our_class_beside_nvidias(rtx5090: dict[int, NcuKernelFacts]) -> None:
+def test_our_class_next_to_nvidias(rtx5090: dict[int, NcuKernelFacts]) -> None:
     ours = {rank: facts.bound.bound for rank, facts in rtx5090.items()}
     assert ours == {
         1: "underfilled",
@@ -239,7 +239,7 @@ def test_noise_between_replays_is_accepted(bandwidth: float) -> None:
     assert facts.violations == []
 
 
-def test_a_remarkable_deviation_is_said_but_not_refused() -> None:
+def test_a_remarkable_deviation_is_reported_but_not_refused() -> None:
     (facts,) = facts_of(launch({**GEMM, "dram__bytes.sum.per_second": quantity(240, "Gbyte/s")}))
     assert facts.violations and facts.consistent and facts.counters["intensity_flops_per_byte"] == 250
 
@@ -411,7 +411,7 @@ def test_rules_become_ranked_time(rtx5090: dict[int, NcuKernelFacts]) -> None:
     assert any(row.gain_upper_s is None and row.share_ratio is None for row in rows)
 
 
-def test_only_global_estimates_speak_of_run_time() -> None:
+def test_only_global_estimates_are_of_run_time() -> None:
     rules = [NcuRule("S", "a", "OPT", "", 0.8, "local"), NcuRule("S", "b", "OPT", "", 0.3, "global")]
     assert best_global_estimate(rules) == 0.3 and best_global_estimate(rules[:1]) is None
 

@@ -155,7 +155,7 @@ def verdicts(rounding: dict[str, float] | None = None, **changes: float) -> list
     return [(identity(violation.text), bool(violation.refused)) for violation in found]
 
 
-def test_numbers_that_agree_raise_no_doubt() -> None:
+def test_numbers_that_agree_raise_no_problem() -> None:
     assert verdicts() == []
     assert check({}, {}) == []
 
@@ -189,7 +189,7 @@ def test_numbers_that_agree_raise_no_doubt() -> None:
         ({"occupancy_ratio": 0.513}, [("occupancy", False)]),
     ],
 )
-def test_where_a_doubt_begins(changes: dict[str, float], found: list[tuple[str, bool]]) -> None:
+def test_where_a_problem_begins(changes: dict[str, float], found: list[tuple[str, bool]]) -> None:
     assert verdicts(**changes) == found
 
 
@@ -253,7 +253,7 @@ def test_work_of_all_instructions_is_not_added_to_that_of_each() -> None:
     assert [work.flops for work in measured_work(metrics, 1.0, 1.0)] == [7.0]
 
 
-def test_labels_of_the_roofline_section_stand_for_their_counters() -> None:
+def test_labels_of_the_roofline_section_map_to_their_counters() -> None:
     label = "Predicated-On {} Thread Instructions Executed Per Cycle"
     peak = "Theoretical Predicated-On FFMA Thread Instructions Executed"
     chart = "GPU Speed Of Light Roofline Chart"
@@ -436,7 +436,7 @@ def test_an_estimate_is_a_share_of_its_phase() -> None:
     assert ranked_rules([fact(rule("", None))], {}, {}) == []
 
 
-def test_a_kernel_profiled_in_one_phase_speaks_of_that_phase() -> None:
+def test_a_kernel_profiled_in_one_phase_is_of_that_phase() -> None:
     shares = {"k": {"decode": 0.25, "prefill": 0.5}}
     phases = [row.phase for row in ranked_rules([fact(rule("", 0.5), phase="decode")], shares, {})]
     assert phases == ["decode"]

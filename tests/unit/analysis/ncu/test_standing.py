@@ -93,7 +93,7 @@ def test_two_profiled_launches_of_one_configuration_share_its_weight() -> None:
     assert row.counters["duration_s"] == pytest.approx((15 * 8e-6 + 15 * 12e-6 + 10 * 100e-6) / 40)
 
 
-def test_a_configuration_with_a_small_part_of_the_time_does_not_stand_for_the_kernel() -> None:
+def test_a_configuration_with_a_small_part_of_the_time_does_not_represent_the_kernel() -> None:
     run = RunLaunches.of([in_run(SMALL, 10, 10.0), in_run(LARGE, 100, 100.0)])
     (row,) = enrich_kernels(rows("decode"), facts_of(launch(10.0, SMALL)), {}, run=run)
     assert row.profiled is not None and row.profiled.representative is False
@@ -129,7 +129,7 @@ def test_a_launch_several_times_the_runs_mean_is_flagged(
         assert f"{OFF_BY:g}" in str(row.profiled.remark) and "×" in str(row.profiled.remark)
 
 
-def test_without_a_timeline_nothing_is_said_of_standing() -> None:
+def test_without_a_timeline_nothing_is_reported_of_waiting() -> None:
     (row,) = enrich_kernels([], facts_of(launch(10.0)), {})
     assert row.profiled is not None and row.profiled.representative is None and row.counters_stand_for_run
 
@@ -156,7 +156,7 @@ def test_launches_in_ranges_that_name_no_phase_are_in_no_phase() -> None:
     assert [(row.phase, bool(row.counters)) for row in found] == [("decode", False), (None, True)]
 
 
-def test_without_phases_in_the_capture_the_grid_tells_the_phase() -> None:
+def test_without_phases_in_the_capture_the_grid_gives_the_phase() -> None:
     facts = facts_of(launch(10.0, SMALL), launch(100.0, LARGE))
     both = enrich_kernels(rows("prefill", "decode", micros=50.0), facts, {})
     assert [row.counters["ncu_launches"] for row in both] == [2.0, 2.0]
@@ -181,7 +181,7 @@ def test_the_phase_of_a_filter(expression: str, phase: str | None) -> None:
     assert phase_of_filter(expression) == phase
 
 
-def test_a_page_without_ranges_is_of_the_phase_ncu_was_told_to_profile() -> None:
+def test_a_page_without_ranges_is_of_the_phase_ncu_was_set_to_profile() -> None:
     told = NcuSettings("base", "all", ("regex:decode.*/",), "cmd.txt")
     assert profiled_phase(launch(1.0, settings=told)) == "decode"
     assert profiled_phase(launch(1.0, settings=told._replace(nvtx_include=("decode/", "prefill/")))) is None
@@ -189,7 +189,7 @@ def test_a_page_without_ranges_is_of_the_phase_ncu_was_told_to_profile() -> None
     assert profiled_phase(launch(1.0)) is None
 
 
-def test_the_verdict_leaves_out_what_does_not_stand_for_the_run() -> None:
+def test_the_verdict_leaves_out_what_does_not_represent_the_run() -> None:
     def verdict(micros: float) -> str:
         (row,) = enrich_kernels(rows("decode"), facts_of(launch(micros, dram=90.0)), {})
         return judge(summary(kernels=[row], timings=timings(decode=1.0)))["decode"].bound
@@ -210,7 +210,7 @@ def test_no_gain_from_a_rule_of_a_launch_that_is_not_the_runs() -> None:
     assert elsewhere.gain_upper_s is None
 
 
-def test_conditions_are_recorded_and_said() -> None:
+def test_conditions_are_recorded_and_reported() -> None:
     told = NcuSettings("none", "all", ("decode/",), "run.ncu-rep")
     capture = NcuCapture([launch(10.0, settings=told), launch(11.0, settings=told)], "x")
     found = counter_conditions(capture, [])
@@ -230,7 +230,7 @@ def test_the_note_follows_the_conditions(clocks: str, caches: str) -> None:
     assert ("flush" in note) is (caches == "all")
 
 
-def test_conditions_that_are_not_recorded_are_said_to_be_so() -> None:
+def test_conditions_that_are_not_recorded_are_reported_as_such() -> None:
     told = NcuSettings("none", "all", (), "run.ncu-rep")
     found = counter_conditions(NcuCapture([launch(10.0, settings=told), launch(11.0)], "x"), [])
     assert found.clock_control is None and found.cache_control is None
@@ -238,7 +238,7 @@ def test_conditions_that_are_not_recorded_are_said_to_be_so() -> None:
     assert "clock" in note and "cache" in note and "run.ncu-rep" not in note
 
 
-def test_a_capture_without_phases_beside_a_run_with_them_is_said() -> None:
+def test_a_capture_without_phases_next_to_a_run_with_them_is_reported() -> None:
     capture = NcuCapture([launch(10.0)], "x")
     done = enrich_kernels(rows("prefill", "decode"), analyse_ncu(capture), {})
     notes = condition_notes(counter_conditions(capture, done), done)
@@ -283,7 +283,7 @@ def test_configurations_of_an_export_by_phase(export: Path) -> None:
     ]
 
 
-def test_an_export_without_grids_tells_no_configuration(tmp_path: Path) -> None:
+def test_an_export_without_grids_gives_no_configuration(tmp_path: Path) -> None:
     tables = {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel(0, 10, None, 1)]}
     path = write_export(tmp_path / "run.sqlite", tables, strings={1: "k(int)"})
     assert run_configurations(nsys_facts(path).captures) == []

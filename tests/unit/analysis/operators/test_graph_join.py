@@ -89,7 +89,7 @@ def test_sequences_that_differ_stay_unnamed(graph: tuple[str, ...], tmp_path: Pa
     assert (join.graphs, join.joined_graphs, join.owners, join.kernel_time_ratio) == (1, 0, {}, 0.0)
 
 
-def test_recordings_that_disagree_say_nothing_of_that_kernel() -> None:
+def test_recordings_that_disagree_are_not_used_for_that_kernel() -> None:
     runs = [
         RecordedRun((RecordedKernel("a", "aten::add", ("module:x",)), RecordedKernel("b", "aten::mm")), is_graph=True),
         RecordedRun((RecordedKernel("a", "aten::mul", ("module:y",)), RecordedKernel("b", "aten::mm")), is_graph=True),

@@ -56,7 +56,7 @@ def needed(
     return demand(static, Point(dtype, batch, cached, prompt))
 
 
-def test_the_own_point_asks_for_what_was_counted() -> None:
+def test_the_own_point_looks_up_what_was_counted() -> None:
     assert own_point(model(), "bf16") == OWN
     cache = 2 * 9 * 4
     assert demand(model(), OWN) == Demand(((1000.0, 280.0),), (100.0, 272.0), 200.0 + cache, cache)
@@ -197,7 +197,7 @@ def row(**limits: Any) -> WhatIf:
     return found
 
 
-def test_floors_of_a_device_and_what_is_said_of_it() -> None:
+def test_floors_of_a_device_and_their_description() -> None:
     found = row(memory=1000.0)
     assert found.ttft_floor_s == 50.0 + 28.0  # vision computes, prefill moves
     assert found.tpot_floor_s == pytest.approx(27.2)

@@ -65,7 +65,7 @@ def test_a_report_is_static_only_when_nothing_ran() -> None:
     assert not is_static_only(summary())
 
 
-def test_memory_bound_says_of_what() -> None:
+def test_memory_bound_names_the_memory() -> None:
     devices = [each for each in load_catalogue().devices if each.name == "NVIDIA GeForce RTX 5090"]
     (short,) = price(decoder(), devices, [Point("bfloat16", 1, 10, 10)])
     (long,) = price(decoder(), devices, [Point("bfloat16", 64, 10_000_000, 10)])

@@ -78,7 +78,7 @@ def test_a_processor_that_does_the_work_itself_launches_nothing() -> None:
     assert predict_phases(static(1e6, 1e6, 100, 900), cpu, "bfloat16")["tpot"].bound == "memory"
 
 
-def test_launching_one_by_one_stands_beside_the_floor() -> None:
+def test_launching_one_by_one_is_shown_next_to_the_floor() -> None:
     work = static(1e10, 1e9, 100, 900)
     counted = row(work)
     assert counted.launch_graph_s == pytest.approx(100 * GRAPH_NODE_S)
@@ -107,7 +107,7 @@ def test_the_cost_measured_on_an_accelerator_is_used_a_processors_is_not() -> No
 
 
 @pytest.mark.parametrize(("factor", "is_said"), [(0.9, True), (1.0, False), (3.0, False)])
-def test_a_floor_above_what_was_measured_is_said(factor: float, is_said: bool) -> None:
+def test_a_floor_above_what_was_measured_is_reported(factor: float, is_said: bool) -> None:
     found = row(static(1e10, 1e9, 100, 900))
     before, measured = found.note, (found.tpot_floor_s or 0.0) * factor
     note_beaten_floors([found], "made up", None, measured)

@@ -134,7 +134,7 @@ def test_unknown_vision_makes_no_first_token_floor() -> None:
     assert used["ttft"].mfu_ratio is None, "an uncounted part must not shrink the numerator in silence"
 
 
-def test_unknown_device_predicts_nothing_and_says_why() -> None:
+def test_unknown_device_predicts_nothing_and_gives_the_reason() -> None:
     unknown = Hardware("Mystery 9000", "gpu", {}, None, "none", reason="unlisted")
     document = static(prefill=deepseek_ocr_prefill(500), decode=deepseek_ocr_decode(500))
     assert predict_phases(document, unknown, "bfloat16") == {}

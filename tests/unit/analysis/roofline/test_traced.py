@@ -109,7 +109,7 @@ def test_the_span_of_several_devices_is_all_of_theirs() -> None:
     assert found["mixed"].mfu_ratio == pytest.approx(0.2)
 
 
-def test_metrics_and_section_say_what_is_known() -> None:
+def test_metrics_and_section_show_what_is_known() -> None:
     good, nothing = (
         only(work({"bfloat16": 4 * 10**11})),
         only(PhaseWork(matrix_s=1.0, busy_s=1.0, graph_s=1.0)),
@@ -126,7 +126,7 @@ def test_metrics_and_section_say_what_is_known() -> None:
     assert traced_section("torch_profiler", [nothing], DEVICE) == []
 
 
-def test_a_low_intensity_stands_under_the_memory_roof() -> None:
+def test_a_low_intensity_is_under_the_memory_roof() -> None:
     phase = only(work({"bfloat16": 4 * 10**11}, operand_bytes=4e9))
     (section,) = traced_section("torch_profiler", [phase], DEVICE)
     assert section.tables[0].rows[0][-1] == "memory"

@@ -102,7 +102,7 @@ def test_several_devices_talk_and_the_links_have_a_floor(count: Callable[..., St
     assert quick.communication_s == shared.step_link_bytes / 450e9
 
 
-def test_devices_stand_two_four_and_eight_at_a_time(count: Callable[..., Static]) -> None:
+def test_devices_are_listed_two_four_and_eight_at_a_time(count: Callable[..., Static]) -> None:
     rows = what_if(count("llama", 1, 60, 70), load_catalogue(), dtype="bfloat16")
     several = {row.tensor_parallel for row in rows if row.device == "NVIDIA H100 SXM5 80GB"}
     assert several == {1, 2, 4, 8}

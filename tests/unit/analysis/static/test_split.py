@@ -61,7 +61,7 @@ def test_every_rank_has_its_part_and_the_norms(llama: tuple[Counted, Plans], ran
     assert found.read_bytes["decode"] == (whole - norms - table + rows) / ranks + norms
 
 
-def test_what_ranks_say_follows_from_the_plan(llama: tuple[Counted, Plans]) -> None:
+def test_collectives_of_ranks_follow_from_the_plan(llama: tuple[Counted, Plans]) -> None:
     found = split_model(*llama, 2, "tensor")
     said = {(one.phase, one.name): one for one in found.exchanges}
     # The embedding, and attention and MLP of every layer; the head's outputs are gathered.
@@ -87,7 +87,7 @@ def test_experts_are_cut_or_shared_out(experts: tuple[Counted, Plans]) -> None:
     assert summed.calls == 1 + LAYERS, "experts no longer leave partial sums"
 
 
-def test_more_ranks_than_experts_is_said(experts: tuple[Counted, Plans]) -> None:
+def test_more_ranks_than_experts_is_reported(experts: tuple[Counted, Plans]) -> None:
     reason = split_model(*experts, 3, "tensor+expert").reason
     assert tells(reason, "8", "experts", "3")
 
@@ -96,7 +96,7 @@ def test_more_ranks_than_experts_is_said(experts: tuple[Counted, Plans]) -> None
     ("rule", "style"),
     [("model.layers.*.mlp.down_proj", "diagonal"), ("model.layers.*.mlp", "all_reduce")],
 )
-def test_what_is_not_known_is_said_and_not_guessed(
+def test_what_is_not_known_is_reported_and_not_guessed(
     llama: tuple[Counted, Plans], rule: str, style: str
 ) -> None:
     model, plans = llama

@@ -103,7 +103,7 @@ def test_sum_over_steps_is_exact_with_any_mix_of_windows(
     assert sum_over_steps(step, first, steps) == sum(step(first + i) for i in range(steps))
 
 
-def test_sum_over_steps_asks_three_times_for_a_straight_line() -> None:
+def test_sum_over_steps_evaluates_a_straight_line_three_times() -> None:
     asked: list[int] = []
 
     def step(context: int) -> int:

@@ -328,7 +328,7 @@ def test_damage_inside_an_event_is_refused_with_its_place(tmp_path: Path) -> Non
     assert caught.value.data["path"] == str(tmp_path / "t.json")
 
 
-def test_known_mistakes_of_exporters_are_mended(tmp_path: Path) -> None:
+def test_known_mistakes_of_exporters_are_corrected(tmp_path: Path) -> None:
     text = (
         json.dumps(document(PREFILL_AND_DECODE))
         .replace('"bytes": 8', '"bytes": 8, "memory bandwidth (GB/s)": inf, "x": -nan')

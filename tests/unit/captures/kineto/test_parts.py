@@ -144,7 +144,7 @@ def test_a_cut_inside_a_nested_list_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0.2, 0.8])
-def test_damage_is_told_as_ever(tmp_path: Path, place: float) -> None:
+def test_damage_is_reported_as_before(tmp_path: Path, place: float) -> None:
     path = write(tmp_path / "t.json", [event(n) for n in range(EVENTS)])
     text = path.read_bytes()
     at = text.index(b'"cat"', int(len(text) * place))
@@ -156,7 +156,7 @@ def test_damage_is_told_as_ever(tmp_path: Path, place: float) -> None:
     assert caught.value.data["path"] == str(path)
 
 
-def test_what_was_cut_off_is_told_as_ever(tmp_path: Path) -> None:
+def test_what_was_cut_off_is_reported_as_before(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [event(n) for n in range(EVENTS)])
     path.write_bytes(path.read_bytes()[:-3000])
 

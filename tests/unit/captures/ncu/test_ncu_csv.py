@@ -150,7 +150,7 @@ def test_a_cut_file_loses_only_its_last_row(write: Writer, keep: int) -> None:
     assert whole - 1 <= len(values) <= whole
 
 
-def test_a_cut_is_said(write: Writer) -> None:
+def test_a_cut_is_reported(write: Writer) -> None:
     text = as_csv([LONG, metric(SOL, "Duration", "us", "6.75"), metric(SOL, "SM Frequency", "Ghz", "1.99")])
     assert read_ncu_csv(write(text)).notes == []
     path = write(text[:-10])

@@ -22,7 +22,7 @@ else:
 WHOLE, SLICE = "2d1c0c6b-8f0a-4b58-9c5e-3a3f6c1f0e11", "5a0e7d52-4a35-5c31-9a8e-0f1f6c1d2b01"
 
 
-def test_a_whole_gpu_tells_everything(tmp_path: Path) -> None:
+def test_a_whole_gpu_reports_everything(tmp_path: Path) -> None:
     told = json.loads(nvml.ask(nvml.build(tmp_path), READ.format(uuid=WHOLE)))
     assert told["device"] == "NVIDIA H100 80GB HBM3" and told["absent"] == {}
     assert (told["clock_hz"], told["power_w"], told["temperature_c"]) == (1.755e9, 412.7, 51.0)
@@ -30,7 +30,7 @@ def test_a_whole_gpu_tells_everything(tmp_path: Path) -> None:
     assert told["throttled"] == ["software power cap"]
 
 
-def test_a_slice_tells_its_memory_and_why_nothing_else(tmp_path: Path) -> None:
+def test_a_slice_reports_its_memory_and_why_nothing_else(tmp_path: Path) -> None:
     told = json.loads(nvml.ask(nvml.build(tmp_path, "MIG"), READ.format(uuid=SLICE)))
     assert told["device"] == "NVIDIA H100 80GB HBM3 MIG 1g.20gb" and told["memory_bytes"] == 16 * 2.0**30
     assert told["power_w"] is None and told["absent"]["power_w"] == "Not Supported" and told["limit"] is None
@@ -42,7 +42,7 @@ def test_an_old_driver_lacks_functions(tmp_path: Path) -> None:
     assert told["power_w"] == 412.7 and told["throttled"] == ["software power cap"]
 
 
-def test_without_a_driver_the_library_says_why(tmp_path: Path) -> None:
+def test_without_a_driver_the_library_gives_the_reason(tmp_path: Path) -> None:
     nvml.build(tmp_path / "unused")
     told = json.loads(nvml.ask(tmp_path, READ.format(uuid=WHOLE)))
     assert "NVML" in told["refused"] and told["refused"].startswith("nvidia-ml-py")

@@ -48,7 +48,7 @@ def sensor_of(root: Path, times: list[float]) -> LinuxSensor:
     return LinuxSensor("some processor", root=root, cores=(0, 1), now=lambda: times.pop(0))
 
 
-def test_a_server_tells_everything(tmp_path: Path) -> None:
+def test_a_server_reports_everything(tmp_path: Path) -> None:
     root = server(tmp_path)
     sensor = sensor_of(root, [10.0, 12.0])
     first = sensor.read()
@@ -110,7 +110,7 @@ def test_a_meter_of_which_one_package_is_hidden_is_no_meter(tmp_path: Path) -> N
     assert tells(sensor.absent["energy_j"], "energy_uj")
 
 
-def test_this_machine_tells_its_memory() -> None:
+def test_this_machine_reports_its_memory() -> None:
     read = LinuxSensor("this", cores=(0,)).read()
     assert read.memory_bytes is not None
     assert read.memory_bytes > 2**20

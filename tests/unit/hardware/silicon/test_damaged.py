@@ -92,7 +92,7 @@ def systems(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_damaged_table_costs_its_operator_alone_and_is_said(
+def test_a_damaged_table_costs_its_operator_alone_and_is_reported(
     systems: Path, fault: Callable[[Path], None]
 ) -> None:
     fault(systems / "data" / GEMM_FILE)

@@ -45,7 +45,7 @@ def test_why_there_are_no_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert describe_absence() == OFF_WORDS and "hardware.silicon" in OFF_WORDS
 
 
-def test_nothing_heavy_is_imported_before_a_table_is_asked_for() -> None:
+def test_nothing_heavy_is_imported_before_a_table_is_requested() -> None:
     code = (
         "import sys; import llm_perf_opt.hardware.silicon as s; s.open_silicon();"
         "print([m for m in ('polars','numpy','pandas','pyarrow','scipy','torch','aiconfigurator_core') if m in sys.modules])"

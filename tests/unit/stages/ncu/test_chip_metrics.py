@@ -31,7 +31,7 @@ def test_a_counter_of_no_chip_is_a_warning() -> None:
     assert found.names == [] and "gpu__tyme_duration" in found.warnings[0] and found.notes == []
 
 
-def test_other_chips_are_asked_only_where_something_is_missing() -> None:
+def test_other_chips_are_queried_only_where_something_is_missing() -> None:
     asked: list[bool] = []
 
     def others() -> set[str]:

@@ -136,7 +136,7 @@ def test_nvprof_names_are_replaced_and_unknown_ones_named() -> None:
     assert tells(accepted.warnings[1], "bogus__metric.sum")
 
 
-def test_nothing_is_dropped_when_ncu_could_not_be_asked() -> None:
+def test_nothing_is_dropped_when_ncu_could_not_be_queried() -> None:
     assert accept_metrics(["any__thing.sum"], None).names == ["any__thing.sum"]
 
 

@@ -87,7 +87,7 @@ def test_the_plan_profiles_every_phase_with_its_own_top_kernel(tmp_path: Path) -
         assert own in pattern and other not in pattern and "load" not in pattern
 
 
-def test_one_range_asked_for_gets_its_own_kernels_in_one_run(tmp_path: Path) -> None:
+def test_one_requested_range_gets_its_own_kernels_in_one_run(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     export(run_dir / "nsys" / "run.sqlite")
     found = commands(run_dir, "run.top_n_kernels=1", "pipeline.ncu.ncu_cli.nvtx.include=decode*")
@@ -96,7 +96,7 @@ def test_one_range_asked_for_gets_its_own_kernels_in_one_run(tmp_path: Path) -> 
     assert "gemv" in values(found["run"], "--kernel-name")[0]
 
 
-def test_all_phases_in_one_run_when_asked_for(tmp_path: Path) -> None:
+def test_all_phases_in_one_run_when_requested(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     export(run_dir / "nsys" / "run.sqlite")
     found = commands(run_dir, "pipeline.ncu.selection.per_phase=false")
@@ -146,7 +146,7 @@ def test_a_table_without_phases_is_one_run(include: str | None) -> None:
     assert group.phase == "" and group.tables == captured.tables and not group.warnings
 
 
-def test_a_range_that_no_phase_of_the_capture_is_keeps_all_kernels_and_says_so() -> None:
+def test_a_range_that_is_no_phase_of_the_capture_keeps_all_kernels_with_a_note() -> None:
     captured = Captured({"prefill": [KernelTime("k", 1.0, 1)], "decode": [KernelTime("l", 1.0, 1)]})
     (group,) = phase_groups("vision", captured, per_phase=True)
     assert group.include == ("vision/",) and set(group.tables) == {"prefill", "decode"}

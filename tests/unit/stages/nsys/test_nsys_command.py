@@ -125,7 +125,7 @@ def test_E7_none_is_passed_and_leaving_out_is_possible() -> None:
     assert tells(caught.value.message, "nvtx_domain_include", "nvtx_domain_exclude")
 
 
-def test_output_is_absolute_and_percent_signs_stand_for_themselves(
+def test_output_is_absolute_and_percent_signs_are_literal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

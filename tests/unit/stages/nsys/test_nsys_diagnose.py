@@ -64,7 +64,7 @@ def test_a_range_that_never_opened() -> None:
 
 
 @pytest.mark.parametrize(("code", "words"), [(3, "exit code 3"), (139, "signal 11"), (-11, "signal 11")])
-def test_a_crash_shows_the_programs_own_words(code: int, words: str) -> None:
+def test_a_crash_shows_the_programs_output(code: int, words: str) -> None:
     said = "loading\n[1/1] [====100%] run.nsys-rep\nTraceback: KeyError\nGenerated:\n"
     fault = diagnose(evidence(said, code=code))
     assert fault is not None
@@ -101,7 +101,7 @@ def test_known_messages(text: str, kind: str, transient: bool) -> None:
     assert fault.fix
 
 
-def test_a_full_disk_is_seen_even_when_nsys_says_something_else() -> None:
+def test_a_full_disk_is_detected_even_when_nsys_reports_something_else() -> None:
     fault = diagnose(evidence("", "Failed to probe the process (sync)", code=1, reports=[], free_bytes=0))
     assert fault is not None
     assert fault.kind == "disk-full"

@@ -85,7 +85,7 @@ def test_tokens_are_counted_by_usage_and_not_by_chunks() -> None:
     assert (record.output_tokens, len(record.token_s), record.counted_by) == (9, 3, "usage")
 
 
-def test_without_usage_chunks_are_counted_and_the_record_says_so() -> None:
+def test_without_usage_chunks_are_counted_with_a_note() -> None:
     record = one(Behaviour(usage=False, done_mark=False), tokens=4)
     assert (record.status, record.output_tokens, record.to_json()["counted_by"]) == ("ok", 4, "chunks")
 

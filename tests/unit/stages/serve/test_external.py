@@ -96,7 +96,7 @@ def test_results_are_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (facts.serving.load[0].completed, facts.serving.load[0].concurrency) == (2, 8)
 
 
-def test_a_client_that_leaves_nothing_is_an_error_with_what_it_said(
+def test_a_client_without_results_is_an_error_with_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_vllm(tmp_path / "bin", "echo planted trouble >&2; exit 3", monkeypatch)

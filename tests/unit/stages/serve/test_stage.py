@@ -137,7 +137,9 @@ def test_a_started_engine_is_stopped_with_all_it_started(tmp_path: Path, as_engi
     assert "0.32.0" in (root / "serve" / "server.stderr.log").read_text()
 
 
-def test_a_server_that_ends_at_its_start_says_why(tmp_path: Path, as_engine: Start) -> None:
+def test_a_server_that_ends_at_its_start_is_reported_with_the_reason(
+    tmp_path: Path, as_engine: Start
+) -> None:
     outcome = serve(
         tmp_path / "run", *as_engine(Behaviour(fault="exits-at-start", say="CUDA is not available: planted"))
     )
@@ -465,7 +467,7 @@ def test_damaged_steps_cost_a_note_and_not_the_requests(tmp_path: Path) -> None:
     assert any("steps.jsonl could not be read" in note for note in facts.notes)
 
 
-def test_random_arrivals_have_the_rate_that_was_asked_for() -> None:
+def test_random_arrivals_have_the_requested_rate() -> None:
     config = ServeConfig(rate=[4.0], requests=24)
     (planned,) = plan_loads(config, Vocabulary())
     offsets = [one.offset_s for one in planned.requests]

@@ -79,7 +79,7 @@ def test_all_unreadable_is_an_error(tmp_path: Path) -> None:
     assert tells(caught.value.message, "1", "bad.wav") and tells(caught.value.hint, "dataset.root")
 
 
-def test_a_folder_without_sounds_says_what_was_tried(tmp_path: Path) -> None:
+def test_a_folder_without_sounds_is_refused_with_what_was_tried(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         AudioDataset(DatasetConfig(adapter="audio", root=str(tmp_path)))
     assert caught.value.data["key"] == "dataset.fallback_patterns"

@@ -208,6 +208,6 @@ def test_a_child_is_started_only_where_it_has_room(
     assert "empty cache" in accelerator.asked
 
 
-def test_on_a_cpu_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_nothing_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "open_accelerator", lambda device: pytest.fail("nothing to ask"))
     require_room("cpu")

@@ -291,7 +291,7 @@ def test_compiled_decode_step_is_one_graph_and_keeps_the_answer(
 
 
 @pytest.mark.parametrize("kind", ["v1", "qwen_moe"])
-def test_compiling_batches_the_experts_of_decode_alone_and_says_so(
+def test_compiling_batches_the_experts_of_decode_alone_with_a_note(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a prefill every position would copy its experts' weights: many times slower."""

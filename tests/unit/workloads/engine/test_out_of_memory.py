@@ -34,7 +34,7 @@ HOST = (
 )
 
 
-def test_what_the_allocators_say_is_read() -> None:
+def test_reports_of_the_allocators_are_read() -> None:
     found = shortage(torch.OutOfMemoryError(CUDA))
     assert (found.tried_bytes, found.total_bytes, found.free_bytes) == (2 * GIB, 79.15 * GIB, 1.25 * GIB)
     assert (found.allocated_bytes, found.unused_bytes) == (74 * GIB, 3.5 * GIB)
@@ -89,7 +89,7 @@ def test_a_gpu_that_ran_out_in_a_pass() -> None:
     assert told.to_dict()["missing_bytes"] == 0.75 * GIB
 
 
-def test_an_allocator_that_says_nothing_is_not_guessed_for() -> None:
+def test_an_allocator_that_reports_nothing_is_not_guessed_for() -> None:
     told = out_of_memory(torch.OutOfMemoryError("no"), Attempt("loading", "cuda:0", ModelConfig(name="big")))
     amounts = ("tried_bytes", "missing_bytes")
     assert (told.data["phase"], *(told.data[name] for name in amounts)) == ("loading", None, None)
@@ -102,7 +102,7 @@ def test_an_allocator_that_says_nothing_is_not_guessed_for() -> None:
     ("phase", "method"),
     [("prefill", "prefill"), ("decode", "decode_step"), ("making the cache", "make_cache")],
 )
-def test_every_phase_tells_its_name(phase: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_phase_reports_its_name(phase: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(workload("llama", max_new_tokens=4))
 
     def full(*_: Any, **__: Any) -> None:

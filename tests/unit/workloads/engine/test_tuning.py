@@ -179,7 +179,7 @@ def test_modes_and_layouts_are_applied_and_keep_the_answer(tmp_path: Path) -> No
         ({}, {"pinned_inputs": True}, "infer.pinned_inputs"),
     ],
 )
-def test_what_cannot_be_is_told(model: dict[str, Any], infer: dict[str, Any], key: str) -> None:
+def test_impossible_splits_are_reported(model: dict[str, Any], infer: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         engine_of(workload("llama", model=model, **infer))
     assert caught.value.data["key"] == key

@@ -73,7 +73,7 @@ def test_a_shorter_answer_is_compared_as_far_as_it_goes(
     assert checked(engine, requests).result.tokens_verified is True
 
 
-def test_switched_off_it_is_unknown_and_says_so(tmp_path: Path) -> None:
+def test_switched_off_it_is_unknown_with_a_note(tmp_path: Path) -> None:
     engine = Engine(workload("llama", max_new_tokens=3, verify_tokens=False))
     result = checked(engine, samples("llama", tmp_path, 1)).result
     assert result.tokens_verified is None
@@ -81,7 +81,7 @@ def test_switched_off_it_is_unknown_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, RuntimeError("no kernel")], ids=["none", "fails"])
-def test_without_a_reference_it_is_unknown_and_says_why(
+def test_without_a_reference_it_is_unknown_with_the_reason(
     answer: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(workload("llama", max_new_tokens=3))
@@ -134,7 +134,7 @@ def test_a_tie_within_rounding_is_no_difference(
     assert ("up to a tie" if verified else "TOKENS DIFFER") in found.note
 
 
-def test_a_reference_without_logits_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_without_logits_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(workload("llama", max_new_tokens=3))
     monkeypatch.setattr(engine, "reference", lambda *_: Reference([[5, 4, 1]]))
     found = verify_tokens(engine, samples("llama", tmp_path, 1), [[5, 4, 1]])

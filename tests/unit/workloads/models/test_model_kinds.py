@@ -73,7 +73,7 @@ def test_an_encoder_made_a_decoder_is_accepted() -> None:
         ("llama", "hf_image_text_to_text", "hf_causal_lm"),
     ],
 )
-def test_the_wrong_adapter_is_told_the_right_one(model_type: str, given: str, fits: str) -> None:
+def test_the_error_for_a_wrong_adapter_names_the_right_one(model_type: str, given: str, fits: str) -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_model_type(model_type, given)
     assert caught.value.hint == f"use model={fits}"

@@ -48,7 +48,9 @@ def test_dotted_adapter_that_is_not_one(adapter: str, word: str) -> None:
     assert error.data["key"] == "model.adapter" and tells(error.message, word)
 
 
-def test_an_adapter_that_inherits_nothing_is_told_what_to_inherit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_inherits_nothing_is_refused_with_the_base_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class LooksLikeOne:
         components = build = prepare = prefill = decode_step = None
 
@@ -59,7 +61,7 @@ def test_an_adapter_that_inherits_nothing_is_told_what_to_inherit(monkeypatch: p
     assert "llm_perf_opt.workloads.base" in error.hint
 
 
-def test_an_incomplete_adapter_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_adapter_is_refused_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoModel(ModelAdapter):
         name = "no_model"
 
@@ -93,7 +95,7 @@ def test_a_data_set_needs_nothing_but_samples(monkeypatch: pytest.MonkeyPatch) -
     assert list(dataset.problems()) == []
 
 
-def test_a_model_that_cannot_be_compiled_says_so() -> None:
+def test_a_model_that_cannot_be_compiled_is_reported() -> None:
     class Plain(HfCausalLmAdapter):
         compile_decode = ModelAdapter.compile_decode
 
@@ -197,7 +199,7 @@ def test_ocr2_has_its_own_modes(mode: ImageMode) -> None:
     assert refused(model_config("v2"), InferConfig(mode=mode)).data["key"] == "infer.mode"
 
 
-def test_synthetic_prompts_have_exactly_the_length_asked(tmp_path: Path) -> None:
+def test_synthetic_prompts_have_exactly_the_requested_length(tmp_path: Path) -> None:
     adapter = load_adapter(model_config("llama"), InferConfig())
     requests = [Sample("a", synthetic_tokens=37), Sample("b", synthetic_tokens=37)]
     batch = adapter.prepare(requests, "cpu", torch.float32)

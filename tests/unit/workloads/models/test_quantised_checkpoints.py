@@ -101,7 +101,7 @@ def test_the_same_model_in_sixteen_bits_is_found_again_from_the_quantised_one(tm
     assert again.tpot_floor_s == pytest.approx(expected.tpot_floor_s, rel=0.02)
 
 
-def test_an_unknown_method_gives_no_bytes_and_says_so(tmp_path: Path) -> None:
+def test_an_unknown_method_gives_no_bytes_and_a_note(tmp_path: Path) -> None:
     document = count(tmp_path, {"quant_method": "spqr"})
     static = document.static
     assert static.phases["decode"].flops is not None
@@ -157,7 +157,7 @@ def test_the_packages_that_loading_needs_are_named(tmp_path: Path) -> None:
     assert loading_problem(ModelConfig(path=str(checkpoint(tmp_path, {"quant_method": "mxfp4"})))) is None
 
 
-def test_what_runs_is_told_from_what_is_stored(tmp_path: Path) -> None:
+def test_what_runs_is_distinguished_from_what_is_stored(tmp_path: Path) -> None:
     fp8 = ModelConfig(path=str(checkpoint(tmp_path, FP8)))
     assert reason_not_quantised(fp8, "cpu", measured=False) is None
     assert "widens fp8" in (reason_not_quantised(fp8, "cpu", measured=True) or "")
@@ -166,7 +166,7 @@ def test_what_runs_is_told_from_what_is_stored(tmp_path: Path) -> None:
     assert "random weights" in (reason_not_quantised(random, "cuda:0", measured=True) or "")
 
 
-def test_the_page_says_how_weights_are_stored(tmp_path: Path) -> None:
+def test_the_page_shows_how_weights_are_stored(tmp_path: Path) -> None:
     page = render_static_report(count(tmp_path, GPTQ))
     plain = render_static_report(count(tmp_path, None))
     for fact in ("gptq", "int4"):

@@ -57,7 +57,7 @@ def test_rank_0_decides_for_all(both: tuple[dict, list[dict]]) -> None:
 
 @pytest.mark.parametrize("kind", rank_program.KINDS)
 @pytest.mark.parametrize("name", [name for name, _ in rank_program.split_families()])
-def test_what_a_rank_holds_is_what_the_static_model_says(
+def test_a_rank_stores_what_the_static_model_predicts(
     name: str, kind: Any, both: tuple[dict, list[dict]]
 ) -> None:
     """Every parameter of every rank, exactly: built by transformers on two ranks, and by the rules on paper."""
@@ -96,7 +96,9 @@ def test_outside_of_a_group_nothing_is_agreed_on() -> None:
         ),
     ],
 )
-def test_a_model_that_cannot_be_split_says_why(config: dict, ranks: int, facts: list[str] | None) -> None:
+def test_a_model_that_cannot_be_split_is_refused_with_the_reason(
+    config: dict, ranks: int, facts: list[str] | None
+) -> None:
     found = reason_not_split(SimpleNamespace(model_type="toy", **config), ranks)
     assert found is None if facts is None else tells(found, *facts)
 

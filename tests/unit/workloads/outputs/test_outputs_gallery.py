@@ -183,7 +183,7 @@ def test_a_page_that_is_gone_costs_its_picture_only(tmp_path: Path, caplog: pyte
     assert tells(caplog.text, "a.png")
 
 
-def test_what_is_not_shown_is_said(tmp_path: Path) -> None:
+def test_what_is_not_shown_is_reported(tmp_path: Path) -> None:
     header = GalleryHeader("t", total=9, predictions_file="pred/predictions.jsonl")
     write_gallery(tmp_path, header, [Entry(record(), None)], 100)
     for name in ("predictions.md", "predictions.html"):
