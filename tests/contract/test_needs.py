@@ -47,9 +47,9 @@ def test_fixtures_and_marks_obey_it(tmp_path: Path) -> None:
         "@pytest.mark.xfail\ndef test_expected(): assert False\n"
     )
     (tmp_path / "test_whole.py").write_text("import pytest\npytest.importorskip('no_such_package')\n")
-    words = ["-o", "addopts=", "-p", "no:cacheprovider", "--continue-on-collection-errors", str(tmp_path)]
+    arguments = ["-o", "addopts=", "-p", "no:cacheprovider", "--continue-on-collection-errors", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *words],
+        [sys.executable, "-m", "pytest", "-q", *arguments],
         cwd=REPOSITORY,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}", VARIABLE: "1"},
         capture_output=True,

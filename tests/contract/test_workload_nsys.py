@@ -194,7 +194,7 @@ def test_replay_lines_run_as_they_are(tmp_path: Path) -> None:
     folder = tmp_path / "it's a dir"
     folder.mkdir()
     code = "import os, sys; print(os.getcwd(), sys.argv[1:], os.environ['MARK'])"
-    words = [sys.executable, "-c", code, "a b", "$HOME", "it's", "x" * 100]
-    text = replay_lines(words, cwd=folder, env={"MARK": "1 2"})
+    arguments = [sys.executable, "-c", code, "a b", "$HOME", "it's", "x" * 100]
+    text = replay_lines(arguments, cwd=folder, env={"MARK": "1 2"})
     result = run_probe(["sh", "-c", text])
-    assert result.stdout.strip() == f"{folder} {words[3:]!r} 1 2"
+    assert result.stdout.strip() == f"{folder} {arguments[3:]!r} 1 2"

@@ -95,11 +95,11 @@ def test_every_verb_is_in_the_table() -> None:
     assert {verb for verb, *_ in CASES} == set(VERBS)
 
 
-@pytest.mark.parametrize(("verb", "arguments", "code", "said"), CASES)
-def test_exit_codes(verb: str, arguments: tuple[str, ...], code: int, said: str, folder: Path) -> None:
+@pytest.mark.parametrize(("verb", "arguments", "code", "message"), CASES)
+def test_exit_codes(verb: str, arguments: tuple[str, ...], code: int, message: str, folder: Path) -> None:
     done = cli(verb, *arguments, cwd=folder)
     assert done.returncode == code, done.stderr
-    assert said in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -112,7 +112,7 @@ def _shell(command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "said"),
+    ("command", "code", "message"),
     [
         ("PROGRAM --help > /dev/full", 4, "cannot write the output"),
         ("PROGRAM ingest --timings good.json --out o --json > /dev/full", 4, "cannot write the output"),
@@ -123,10 +123,10 @@ def _shell(command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[s
         ("mkdir gone && cd gone && rmdir ../gone && PROGRAM run --plan", 4, "working directory"),
     ],
 )
-def test_the_surroundings(command: str, code: int, said: str, folder: Path) -> None:
+def test_the_surroundings(command: str, code: int, message: str, folder: Path) -> None:
     done = _shell(command, folder)
     assert done.returncode == code, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 

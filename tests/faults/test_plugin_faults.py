@@ -108,9 +108,9 @@ def test_a_broken_stage_costs_nothing_but_itself(
     assert "'broken_one' of broken-package" in warning
     assert len(warning) < 700
     assert capsys.readouterr().out == ""
-    for asked in ("+pipeline.broken_one.enable=true", "pipeline.broken_one.enable=true"):
+    for requested in ("+pipeline.broken_one.enable=true", "pipeline.broken_one.enable=true"):
         with pytest.raises(ConfigError, match="broken_one"):
-            compose_config([asked])
+            compose_config([requested])
     with pytest.raises(ConfigError, match="broken-package"):
         compose_config(["+pipeline.broken_one.enable=true"])
     list(_leaves("pipeline.broken_one."))  # completion
@@ -149,5 +149,5 @@ def test_a_run_goes_on_without_it(tmp_path: Path, install: Callable[..., None]) 
     done = cli("run", "--plan", "model=llama_tiny", "hardware.probe=false", cwd=tmp_path, env=env, anew=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("broken_one") == 1
-    asked = cli("run", "--plan", "+pipeline.broken_one.enable=true", cwd=tmp_path, env=env, anew=True)
-    assert asked.returncode == 2 and "broken_one" in asked.stderr
+    requested = cli("run", "--plan", "+pipeline.broken_one.enable=true", cwd=tmp_path, env=env, anew=True)
+    assert requested.returncode == 2 and "broken_one" in requested.stderr

@@ -106,8 +106,8 @@ def test_secrets_on_the_command_line_are_masked_in_all_that_is_written_and_print
 
 
 def test_a_plan_and_an_error_are_masked(tmp_path: Path) -> None:
-    words = [f"pipeline.workload.command=[python3,x.py,--api-key,{SECRET}]", "pipeline.nsys.enable=true"]
-    done = cli("run", "--plan", *NO_OTHER_STAGE, *words, cwd=tmp_path)
+    arguments = [f"pipeline.workload.command=[python3,x.py,--api-key,{SECRET}]", "pipeline.nsys.enable=true"]
+    done = cli("run", "--plan", *NO_OTHER_STAGE, *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert SECRET not in done.stdout
     done = cli("run", f"model.path=https://me:{SECRET}@host/x", "model.weights=nonsense", cwd=tmp_path)
@@ -197,24 +197,24 @@ def test_a_sweep_prints_and_writes_no_secret_also_in_messages_of_hydra(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "words", [["--cfg", "job"], ["--cfg", "hydra"], ["--cfg", "all"], ["--info", "config"]]
+    "arguments", [["--cfg", "job"], ["--cfg", "hydra"], ["--cfg", "all"], ["--info", "config"]]
 )
-def test_a_printed_configuration_holds_no_secret(words: list[str], tmp_path: Path) -> None:
-    done = cli("run", *words, _REQUEST, f"pipeline.workload.env={{MY_PASSWORD: {SECRET}}}", cwd=tmp_path)
+def test_a_printed_configuration_holds_no_secret(arguments: list[str], tmp_path: Path) -> None:
+    done = cli("run", *arguments, _REQUEST, f"pipeline.workload.env={{MY_PASSWORD: {SECRET}}}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "command" in done.stdout
     assert SECRET not in done.stdout + done.stderr
 
 
 def test_the_name_of_a_variable_is_kept_so_that_it_can_be_repeated() -> None:
-    words = [
+    arguments = [
         "--api-key-env",
         "SERVING_KEY",
         "pipeline.serve.api_key_env=SERVING_KEY",
         "--api-key=q9Zsecret",
         "api_key=q9Zsecret",
     ]
-    assert mask_arguments(words) == [*words[:3], f"--api-key={MASK}", f"api_key={MASK}"]
+    assert mask_arguments(arguments) == [*arguments[:3], f"--api-key={MASK}", f"api_key={MASK}"]
     assert mask_tree({"api_key_env": "SERVING_KEY", "api_key": "q9Zsecret"}) == {
         "api_key_env": "SERVING_KEY",
         "api_key": MASK,

@@ -142,7 +142,7 @@ def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("overrides", "code", "words"),
+    ("overrides", "code", "expected"),
     [
         (["run.repeats=x"], 2, "run.repeats: 'x'"),
         (
@@ -157,11 +157,11 @@ def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_a_users_mistake_writes_nothing_and_shows_no_traceback(
-    overrides: list[str], code: int, words: str, tmp_path: Path
+    overrides: list[str], code: int, expected: str, tmp_path: Path
 ) -> None:
     done = cli("run", *overrides, cwd=tmp_path)
     assert done.returncode == code, done.stderr
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert files_below(tmp_path) == []
 
@@ -287,7 +287,7 @@ def test_a_job_of_a_sweep_is_recorded_as_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["dataset.root=${oc.env:LLM_PERF_OPT_NO_SUCH}"], "LLM_PERF_OPT_NO_SUCH"),
         (["artifacts.runs_dir=${oc.env:LLM_PERF_OPT_NO_SUCH}"], "artifacts.runs_dir"),
@@ -298,12 +298,12 @@ def test_a_job_of_a_sweep_is_recorded_as_itself(tmp_path: Path) -> None:
     ],
 )
 def test_overrides_that_cannot_be_meant_are_one_message(
-    arguments: list[str], words: str, tmp_path: Path
+    arguments: list[str], expected: str, tmp_path: Path
 ) -> None:
     done = cli("run", *arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert "=null" not in done.stderr or "artifacts" not in done.stderr
     assert files_below(tmp_path) == []

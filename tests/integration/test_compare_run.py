@@ -78,6 +78,6 @@ def test_a_run_that_fails_is_reported_with_its_log(
         "run.repeats=2",
     ]
     assert main(["compare", *broken]) == 4
-    said = capsys.readouterr().err
-    assert "took longer than --timeout" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "took longer than --timeout" in output
+    assert "Traceback" not in output

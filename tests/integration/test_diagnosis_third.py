@@ -80,8 +80,8 @@ def test_a_busy_device_names_the_slow_product(summaries: dict[str, Summary]) -> 
     assert found.verdicts["prefill"].bound == "compute"
     (slow,) = found.findings
     assert slow.id == "slow-kernels"
-    for words in ("49.4 %", "457 TFLOP/s", "543 TFLOP/s to 629 TFLOP/s", "24576"):
-        assert words in slow.evidence[0]
+    for phrase in ("49.4 %", "457 TFLOP/s", "543 TFLOP/s to 629 TFLOP/s", "24576"):
+        assert phrase in slow.evidence[0]
     assert found.utilisation["prefill"].mfu_ratio == pytest.approx(0.33, abs=0.005)
 
 

@@ -99,8 +99,8 @@ def test_nothing_to_do_for_a_program_is_refused(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_found_before_any_work(tmp_path: Path) -> None:
     assert run(tmp_path, "[no-such-program]") == 2
-    said = (tmp_path / "said.txt").read_text()
-    assert "pipeline.workload.command" in said and "'no-such-program'" in said
+    text = (tmp_path / "said.txt").read_text()
+    assert "pipeline.workload.command" in text and "'no-such-program'" in text
     assert not (tmp_path / "run").exists()
 
 

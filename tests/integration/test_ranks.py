@@ -139,10 +139,10 @@ def test_collectives_of_ranks_are_those_of_the_static_model(profiled: Path) -> N
     """Payloads of the trace, byte for byte: one prefill and three steps."""
     summary = read_json(profiled / "summary.json")
     split = next(one for one in summary["static"]["splits"] if one["ranks"] == 2)
-    said = {one["name"]: one["bytes"] for one in summary["communication"]["collectives"]}
+    text = {one["name"]: one["bytes"] for one in summary["communication"]["collectives"]}
     passes = {"prefill": 1, "decode": 3}
     for name in ("all_reduce", "all_gather"):
-        assert said[name] == sum(
+        assert text[name] == sum(
             one["bytes"] * passes[one["phase"]] for one in split["exchanges"] if one["name"] == name
         )
     for row, share in zip(summary["ranks"], split["shares"], strict=True):
@@ -243,11 +243,13 @@ def test_a_run_of_ranks_is_one_run_of_the_history(profiled: Path, capsys: pytest
 def test_a_killed_rank_is_reported(who: str, rank: int, tmp_path: Path) -> None:
     """The second under ``run.ranks``; the first, which would have reported all of them, under bare torchrun."""
     run = tmp_path / "run"
-    told = (*SMALL, *DIRECT_ONLY, f"model.adapter=tests.integration.rank_adapters:{who}")
+    shown = (*SMALL, *DIRECT_ONLY, f"model.adapter=tests.integration.rank_adapters:{who}")
     if rank == 1:
-        code = cli("run", "-q", *told, "run.ranks=2", f"artifacts.runs_dir={run}", env=ENVIRONMENT).returncode
+        code = cli(
+            "run", "-q", *shown, "run.ranks=2", f"artifacts.runs_dir={run}", env=ENVIRONMENT
+        ).returncode
     else:
-        code = torchrun("-q", *told, f"artifacts.runs_dir={run}").returncode
+        code = torchrun("-q", *shown, f"artifacts.runs_dir={run}").returncode
     assert code == 1
     manifest = read_json(run / "manifest.json")
     assert manifest["status"] == "failed"
@@ -273,7 +275,7 @@ def test_a_rank_that_fails_does_not_keep_the_other_waiting(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("model=t5_small",), "hf_seq2seq"),
         (
@@ -287,12 +289,12 @@ def test_a_rank_that_fails_does_not_keep_the_other_waiting(tmp_path: Path) -> No
     ],
 )
 def test_what_cannot_be_split_is_refused_before_anything_starts(
-    arguments: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(
         ["run", "--plan", *arguments, "run.device=cpu", "run.ranks=2", f"artifacts.runs_dir={tmp_path / 'x'}"]
     )
     assert code == 2
     message = capsys.readouterr().err.partition("fix:")[0]
-    assert said in message and "ranks" in message
+    assert expected in message and "ranks" in message
     assert not (tmp_path / "x").exists()

@@ -55,8 +55,8 @@ def test_kernels_are_listed_with_both_verdicts_and_full_names(rtx5090: Path) -> 
     for kernel in judged:
         assert kernel["name"] in page
     verdicts = page[page.index("## Verdicts of NVIDIA's rules") : page.index("## Full names")]
-    told = re.findall(r"^- \*\*\d+\*\*: ", verdicts, flags=re.MULTILINE)
-    assert len(told) == len(judged)
+    shown = re.findall(r"^- \*\*\d+\*\*: ", verdicts, flags=re.MULTILINE)
+    assert len(shown) == len(judged)
 
 
 def test_families_of_the_page_are_those_of_the_summary(rtx5090: Path) -> None:

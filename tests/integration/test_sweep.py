@@ -133,10 +133,10 @@ def test_a_killed_sweep_is_reported_afterwards(tmp_path: Path) -> None:
 
     # The same job as a reader on another machine finds it: no process to ask for, only how long it was silent.
     manifest = tmp_path / "s" / "0" / "manifest.json"
-    told = json.loads(manifest.read_text(encoding="utf-8"))
-    told["heartbeat"] |= {"machine": "another", "host": "node7"}
-    manifest.write_text(json.dumps(told), encoding="utf-8")
-    for age_s, status, words in (
+    shown = json.loads(manifest.read_text(encoding="utf-8"))
+    shown["heartbeat"] |= {"machine": "another", "host": "node7"}
+    manifest.write_text(json.dumps(shown), encoding="utf-8")
+    for age_s, status, phrase in (
         (5, "running", r"\b\d+ s\b"),
         (600, "killed", r"\b10 min\b"),
     ):
@@ -145,7 +145,7 @@ def test_a_killed_sweep_is_reported_afterwards(tmp_path: Path) -> None:
         done = cli("sweep-report", "--json", "s", cwd=tmp_path)
         job = document(done.stdout)["jobs"][0]
         assert (job["status"], done.returncode) == (status, int(status == "killed"))
-        assert re.search(words, job["reason"]) and "on node7" in job["reason"]
+        assert re.search(phrase, job["reason"]) and "on node7" in job["reason"]
     page = (tmp_path / "s" / "sweep.md").read_text(encoding="utf-8")
     assert re.search(r"on node7\b.*\b10 min\b", page)
 
@@ -202,7 +202,7 @@ def test_a_directory_for_two_jobs_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["--resume", "--multirun", "infer.batch_size=1,2"], "--resume"),
         (["--resume=nowhere"], "sweep_plan.json"),
@@ -210,8 +210,8 @@ def test_a_directory_for_two_jobs_is_refused(tmp_path: Path) -> None:
         (["--multirun", "hydra/launcher=slurm", "infer.batch_size=1,2"], "llm-perf-opt[slurm]"),
     ],
 )
-def test_mistakes_are_one_message(arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_mistakes_are_one_message(arguments: list[str], expected: str, tmp_path: Path) -> None:
     done = cli("run", *arguments, cwd=tmp_path)
     assert done.returncode in (2, 3), done.stderr
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr

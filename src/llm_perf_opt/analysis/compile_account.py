@@ -69,14 +69,14 @@ def _section(
         for one in events[:_ROWS]
     ]
     total = f" {units.seconds(sum(timed))} were spent compiling." if timed else ""
-    words = [
+    paragraphs = [
         f"{sum(one.kind == 'compilation' for one in events)} compilations, of which {len(again)} recompilations; {len(breaks)} graph "
         f"breaks.{total}"
     ]
     if len(events) > _ROWS:
-        words.append(f"The first {_ROWS} of {len(events)} are shown.")
+        paragraphs.append(f"The first {_ROWS} of {len(events)} are shown.")
     columns = ["what", "id", "place", "cause", "at", "took"]
-    return Section(STAGE, "Compilations by torch.compile", words, [SectionTable(columns, rows)])
+    return Section(STAGE, "Compilations by torch.compile", paragraphs, [SectionTable(columns, rows)])
 
 
 def _kind(event: CompileEvent) -> str:

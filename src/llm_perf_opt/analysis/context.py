@@ -375,9 +375,9 @@ def name_profiler_overhead(finding: Finding, summary: Summary) -> Finding:
     frames = summary.metrics.get("profiled_python_frames") or 0.0
     if finding.id not in _INFLATED or frames < _MANY_FRAMES:
         return finding
-    said = (
+    text = (
         f"the profiler recorded {units.count(frames)} Python frames (with_stack): the host is slower than without it, so this time is "
         "inflated"
     )
     confidence = "medium" if finding.confidence == "high" else finding.confidence
-    return replace(finding, evidence=[*finding.evidence, said], confidence=confidence)
+    return replace(finding, evidence=[*finding.evidence, text], confidence=confidence)

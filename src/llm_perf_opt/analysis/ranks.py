@@ -483,9 +483,9 @@ def _member(capture: Capture, by_name: int | None) -> _Member | None:
 
 def rank_of(capture: Capture, by_name: int | None) -> int | None:
     """Return the rank of a capture: as recorded in it, else from its file name."""
-    said = capture.found.facts.get("rank")
-    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 10**9:
-        return said
+    recorded = capture.found.facts.get("rank")
+    if isinstance(recorded, int) and not isinstance(recorded, bool) and 0 <= recorded < 10**9:
+        return recorded
     return by_name
 
 

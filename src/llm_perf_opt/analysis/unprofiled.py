@@ -228,5 +228,5 @@ def _busy_of_range(summary: Summary, capture: Capture, truncated: Collection[str
     )
     use = summary.utilisation.setdefault(of.phase, Utilisation())
     use.device_busy_ratio = min(1.0, ratio)
-    words = f"busy: {busy:.6f} s of device work ÷ ({held} × {stat.shown:.4f} s of {of.phase}); {_OVERLAP}"
-    use.arithmetic = f"{use.arithmetic}; {words}" if use.arithmetic else words
+    text = f"busy: {busy:.6f} s of device work ÷ ({held} × {stat.shown:.4f} s of {of.phase}); {_OVERLAP}"
+    use.arithmetic = f"{use.arithmetic}; {text}" if use.arithmetic else text

@@ -116,10 +116,10 @@ def _check_remedy(point: EntryPoint) -> str | None:
 
 def _problem(call: Callable[[], object]) -> str | None:
     try:
-        said = call()
+        answer = call()
     except LlmPerfError as error:
         return f"{error.message} (fix: {error.hint})" if error.hint else error.message
-    return said if isinstance(said, str) else None
+    return answer if isinstance(answer, str) else None
 
 
 _INTERFACES = {

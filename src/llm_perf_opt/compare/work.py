@@ -159,11 +159,11 @@ def _phase_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Work
         work = _counted_work("phases", unit, f"{unit}s", *counts[phase])
         work.phases = ratios
         return work
-    said = "; ".join(
+    text = "; ".join(
         f"{name}: {_amounts(*counts[name])}" if name in counts else f"{name}: {_more_or_less(ratio)}"
         for name, ratio in ratios.items()
     )
-    return Work("phases", "unit of work", None, None, None, f"Passes of each phase. {said}", phases=ratios)
+    return Work("phases", "unit of work", None, None, None, f"Passes of each phase. {text}", phases=ratios)
 
 
 def _close(ratios: Iterable[float]) -> bool:
@@ -215,10 +215,10 @@ def _reason_unknown(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> 
 
 
 def _describe_launch(found: Consensus) -> str:
-    said = _more_or_less(found.launches_ratio, "launches")
+    text = _more_or_less(found.launches_ratio, "launches")
     if abs(found.time_ratio - found.launches_ratio) > 0.01:
-        said += f", which are worth {_percent(found.time_ratio)} {_direction(found.time_ratio)} of their time"
-    return said
+        text += f", which are worth {_percent(found.time_ratio)} {_direction(found.time_ratio)} of their time"
+    return text
 
 
 def _amounts(a: float, b: float) -> str:
@@ -380,11 +380,11 @@ class Scope:
 def find_scopes(a: Summary, b: Summary, scaling: Scaling, kernels: Sequence[KernelChange]) -> list[Scope]:
     """Return what to compare; empty where no budget is on both sides or the work of none is known."""
     phases = [name for name in a.budget if name in b.budget and name != WHOLE]
-    told_apart = any(row.phase for row in kernels)
+    has_phases = any(row.phase for row in kernels)
     scopes = [
         Scope(name, a.budget[name], b.budget[name], factor, [row for row in kernels if row.phase == name])
         for name in phases
-        if (factor := scaling.factor(name)) is not None and told_apart
+        if (factor := scaling.factor(name)) is not None and has_phases
     ]
     whole = scaling.factor(None)
     if WHOLE not in a.budget or WHOLE not in b.budget or whole is None:

@@ -72,8 +72,8 @@ def _object(cls: type, description: str | None = None) -> dict[str, Any]:
         if item.name in docs:
             schema["description"] = docs[item.name].replace("``", "`")
         properties[item.name] = schema
-    said = description or (inspect.getdoc(cls) or "").partition("\n")[0]
-    return {"type": "object", "description": said, "properties": properties, "additionalProperties": False}
+    text = description or (inspect.getdoc(cls) or "").partition("\n")[0]
+    return {"type": "object", "description": text, "properties": properties, "additionalProperties": False}
 
 
 def _value(annotation: Any) -> dict[str, Any]:

@@ -167,8 +167,8 @@ def _guarded(call: Callable[[], Any], what: str) -> Any:
     except Exception as error:
         # The boundary to packages of others: importing one may raise anything.
         LOGGER.debug("a plug-in: %s", what, exc_info=True)
-        said = " ".join(str(error).split())[:300]
-        raise PluginError(f"{what}: {type(error).__name__}{f': {said}' if said else ''}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise PluginError(f"{what}: {type(error).__name__}{f': {reason}' if reason else ''}") from error
 
 
 class _Discarded(io.TextIOBase):

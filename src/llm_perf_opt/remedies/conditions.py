@@ -358,8 +358,8 @@ def padded_already(situation: Situation) -> str | None:
     """For padding: shapes matter to a compiled step, or if a finding reports it."""
     if situation.config.infer.pad_to_multiple is not None:
         return "set already"
-    asked = any(finding.id in ("misaligned-gemm", "far-from-measured") for finding in situation.findings)
-    if not asked and not situation.config.model.compile:
+    suggested = any(finding.id in ("misaligned-gemm", "far-from-measured") for finding in situation.findings)
+    if not suggested and not situation.config.model.compile:
         return "only a compiled step, or products of odd sizes, gain by common lengths"
     return None
 

@@ -9,7 +9,7 @@ from llm_perf_opt.analysis.roofline.what_if import (
     on_other_devices,
 )
 from llm_perf_opt.analysis.shares import Span, span_over_samples
-from llm_perf_opt.analysis.verdicts import shown_bound, worth_showing
+from llm_perf_opt.analysis.verdicts import phases_to_show, shown_bound
 from llm_perf_opt.core import units
 from llm_perf_opt.reporting.charts import figures as charts
 from llm_perf_opt.reporting.document import (
@@ -313,7 +313,7 @@ def _work(summary: Summary) -> list[Block]:
 
 def _verdicts(summary: Summary) -> list[Block]:
     cards = []
-    for phase in sorted(worth_showing(summary.verdicts), key=phase_rank):
+    for phase in sorted(phases_to_show(summary.verdicts), key=phase_rank):
         verdict = summary.verdicts[phase]
         lines = [("to improve", f"{verdict.lever}.")] if verdict.lever else []
         reasons = [("", explain_verdict(verdict)), *(("from", item) for item in verdict.evidence)]

@@ -195,11 +195,11 @@ def _advice(summary: Summary) -> list[Block]:
         ]
     cards = []
     shown = to_change[:_THREE]
-    said = Counter(explain_finding(finding).problem for finding in shown)
+    counts = Counter(explain_finding(finding).problem for finding in shown)
     for finding in shown:
         plain = explain_finding(finding)
         where = PHASES.get(finding.phase or "")
-        problem = f"{plain.problem}, while {where}" if said[plain.problem] > 1 and where else plain.problem
+        problem = f"{plain.problem}, while {where}" if counts[plain.problem] > 1 and where else plain.problem
         cards.append(Card(problem, _describe_gain(finding), [("", sentence(plain.action))]))
     fewer = "The data shows no further cause with evidence." if len(to_change) < _THREE else ""
     return [Cards(cards, 1), Text(fewer)]

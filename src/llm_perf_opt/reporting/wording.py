@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llm_perf_opt.analysis.roofline.expected_times import COMPUTE_SHARE, KERNEL_S, MEMORY_SHARE
 from llm_perf_opt.analysis.roofline.what_if import Fit
 from llm_perf_opt.core import units
-from llm_perf_opt.hardware.silicon.installation import MISSING_WORDS, describe_tables
+from llm_perf_opt.hardware.silicon.installation import MISSING_TEXT, describe_tables
 from llm_perf_opt.summary import (
     Compilations,
     Finding,
@@ -352,20 +352,20 @@ IDLE_TEXT = (
 
 def describe_budget(summary: Summary) -> str:
     """Describe a budget and its reference."""
-    words = "Every instant of the captured time counted once: the parts of a phase sum to its span."
+    text = "Every instant of the captured time counted once: the parts of a phase sum to its span."
     if len(summary.devices) > 1 or len(summary.ranks) > 1:
-        words += " Every device is split by itself; shown is their mean."
+        text += " Every device is split by itself; shown is their mean."
     rebased = [
         f"{phase_name(phase)} {units.number(budget.inflation_ratio)}"
         for phase, budget in summary.budget.items()
         if budget.inflation_ratio is not None and phase != "all"
     ]
     if rebased:
-        words += (
+        text += (
             " Spans are wall-clocks without a profiler: the capture gives the time the device works, and how the rest is "
             f"split. Under the profiler the same work took longer by a factor: {', '.join(rebased)}."
         )
-    return words
+    return text
 
 
 def describe_communication(summary: Summary) -> str:
@@ -374,29 +374,29 @@ def describe_communication(summary: Summary) -> str:
     if talk is None:
         return ""
     # Without a device the ranks communicate on the host, and other users of its cores are unknown.
-    whose, alone = (
+    owner, alone = (
         ("device", "nothing else running") if summary.devices else ("rank", "the rank waiting in it")
     )
-    words = f"Communication runs for {units.seconds(talk.total_s)} per {whose}, {units.seconds(talk.exposed_s)} of it with {alone}"
-    words += f" ({units.percent(talk.share_ratio)} of the span)." if talk.share_ratio is not None else "."
+    text = f"Communication runs for {units.seconds(talk.total_s)} per {owner}, {units.seconds(talk.exposed_s)} of it with {alone}"
+    text += f" ({units.percent(talk.share_ratio)} of the span)." if talk.share_ratio is not None else "."
     if talk.wait_s is not None:
-        words += f" A rank waits in collectives for the last one to enter for {units.seconds(talk.wait_s)} on average."
+        text += f" A rank waits in collectives for the last one to enter for {units.seconds(talk.wait_s)} on average."
     if talk.straggler is not None:
-        words += f" Rank {talk.straggler} is last where {units.percent(talk.straggler_share_ratio)} of that waiting arises."
+        text += f" Rank {talk.straggler} is last where {units.percent(talk.straggler_share_ratio)} of that waiting arises."
     elif talk.wait_s:
-        words += " No single rank is the cause."
-    return words
+        text += " No single rank is the cause."
+    return text
 
 
 def describe_other_devices(summary: Summary) -> str:
     """Describe times on other devices, their source and their operating point."""
-    words = describe_times(
+    text = describe_times(
         summary.silicon,
         expects=any(row.tpot_expected_s is not None for row in summary.what_if),
         counted=summary.static is not None and summary.static.operators is not None,
         row=next((row for row in summary.what_if if row.eager_host_s is not None), None),
     )
-    return f"{words} {_describe_point(summary.what_if[0])}"
+    return f"{text} {_describe_point(summary.what_if[0])}"
 
 
 def describe_times(
@@ -406,7 +406,7 @@ def describe_times(
     if used is None:
         return _FLOORS_TEXT
     if used.version is None:
-        return f"{_FLOORS_TEXT} {capitalised(used.reason or MISSING_WORDS)}."
+        return f"{_FLOORS_TEXT} {capitalised(used.reason or MISSING_TEXT)}."
     if not counted:
         return f"{_FLOORS_TEXT} Nothing is expected: the model's operators were not counted by shape."
     if not expects:
@@ -425,11 +425,9 @@ def _describe_eager(row: WhatIf | None) -> str:
     """Describe the launch cost assumed in eager times."""
     if row is None or row.eager_host_s is None:
         return ""
-    words = (
-        f"Eager takes {units.seconds(row.eager_host_s)} of the host per operator ({row.eager_host_source})"
-    )
+    text = f"Eager takes {units.seconds(row.eager_host_s)} of the host per operator ({row.eager_host_source})"
     return (
-        f"{words}: a lower bound, the model's own code is not in it. " if row.eager_is_bound else f"{words}. "
+        f"{text}: a lower bound, the model's own code is not in it. " if row.eager_is_bound else f"{text}. "
     )
 
 

@@ -125,7 +125,7 @@ def find_earlier(root: Path, stages: Sequence[str] = ()) -> Earlier | None:
             manifest = read_manifest(root)
         return Earlier(root, manifest)
     known = dict.fromkeys((*stages, layout.RANKS, *stage_types()))
-    strange = [name for name in known if _holds_anything(root / name)]
+    strange = [name for name in known if _has_content(root / name)]
     if strange:
         raise ConfigError(
             f"{root} holds {', '.join(f'{name}/' for name in strange)}, which no run listed as its own",
@@ -141,7 +141,7 @@ def _is_plain(name: str) -> bool:
     return bool(name) and name not in (".", "..") and "/" not in name and not name.startswith(layout.EARLIER)
 
 
-def _holds_anything(folder: Path) -> bool:
+def _has_content(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
@@ -204,7 +204,7 @@ _VERB = "ingest"
 
 
 @contextlib.contextmanager
-def hold_output(out: Path) -> Iterator[None]:
+def lock_output(out: Path) -> Iterator[None]:
     """Lock ``out`` while the block writes there; files of an earlier ``ingest`` are overwritten, a run directory is rejected.
 
     A directory that is made here and stays empty, because an input cannot be read, is removed again.

@@ -54,13 +54,13 @@ CLAIMS = {
 """Check → what of a report rests on it."""
 
 
-def run_self_test(device: str, *, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+def run_self_test(device: str, *, report: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Run all checks on a device; return the document that ``--json`` prints."""
     began, started = time.monotonic(), timestamp()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-self-test-") as scratch:
         for title, group in _groups(device, Path(scratch)):
-            say(title)
+            report(title)
             try:
                 outcomes += group()
             except LlmPerfError as error:

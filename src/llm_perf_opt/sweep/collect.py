@@ -185,9 +185,9 @@ def _reason(manifest: Manifest) -> str | None:
 
 def _add_details(found: Collected, watch: Watch) -> None:
     for host, ahead in sorted(watch.skewed.items()):
-        words = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the file system's"
+        text = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the file system's"
         found.notes.append(
-            f"The clock of {host} is {words}: times of its jobs are its own, and whether they live was determined by the "
+            f"The clock of {host} is {text}: times of its jobs are its own, and whether they live was determined by the "
             "file system's clock."
         )
     versions = {version for version in found.versions if version is not None}

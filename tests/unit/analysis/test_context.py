@@ -149,8 +149,8 @@ def test_frames_of_the_profiler_are_named_where_they_inflate_a_finding() -> None
     found = captured(1000, 1.0)
     assert name_profiler_overhead(finding("launch-bound"), found).evidence == []
     found.metrics["profiled_python_frames"] = 50_000.0
-    told = name_profiler_overhead(finding("launch-bound"), found)
-    assert "Python frames" in told.evidence[0] and told.confidence == "medium"
+    shown = name_profiler_overhead(finding("launch-bound"), found)
+    assert "Python frames" in shown.evidence[0] and shown.confidence == "medium"
     assert name_profiler_overhead(finding("exposed-communication"), found).evidence == []
 
 

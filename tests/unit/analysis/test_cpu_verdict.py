@@ -9,7 +9,7 @@ import pytest
 from llm_perf_opt.analysis.cpu import PhaseClock, cpu_answer, phase_work
 from llm_perf_opt.analysis.verdicts import judge, shown_bound
 from llm_perf_opt.summary import Prediction, Summary
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.summaries import cpu, gpu, operator, summary, timings
 
 NAMES = {
@@ -63,7 +63,7 @@ def test_the_largest_part_decides(
     found = cpu_answer(data, "decode")
     assert found is not None
     assert (found.bound, found.sources) == (bound, sources)
-    assert tells(found.arithmetic, *facts)
+    assert mentions(found.arithmetic, *facts)
 
 
 def small_products(calls: int, *, floor_s: float, shared: bool = False, bound: str = "memory") -> Summary:
@@ -83,7 +83,7 @@ def test_products_that_are_too_small_for_the_machine_are_overhead() -> None:
     data = small_products(2000, floor_s=0.05)
     found = cpu_answer(data, "decode")
     assert found is not None and found.bound == "launch"
-    assert tells(found.arithmetic, "230 µs", "25.0 µs", "41.0 %", "35.0 %", "76.0 %")
+    assert mentions(found.arithmetic, "230 µs", "25.0 µs", "41.0 %", "35.0 %", "76.0 %")
     assert shown_bound(replace(data, verdicts=judge(data)), "decode") == "overhead"
 
 
@@ -129,10 +129,10 @@ def test_the_sentence_has_its_shares_and_the_largest_operator() -> None:
     found = cpu_answer(phase(matrix=0.25, growing_cache=0.6, movement=0.01), "decode")
     assert found is not None
     assert found.bound == "memory"
-    assert tells(
+    assert mentions(
         found.arithmetic, "1.00 s", "growing cache", "60.0 %", "25.0 %", "dispatch", "14.0 %", "aten::cat"
     )
-    assert not tells(found.arithmetic, "1.00 %"), "parts that small are not listed"
+    assert not mentions(found.arithmetic, "1.00 %"), "parts that small are not listed"
     assert found.sources == ("trace",)
 
 

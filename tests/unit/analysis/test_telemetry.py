@@ -8,7 +8,7 @@ import pytest
 
 from llm_perf_opt.analysis.telemetry import MOST_POINTS, absent_notes, memory_of, telemetry_of
 from llm_perf_opt.captures.documents import PhasePeak, TelemetryColumns, TelemetryDocument
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def document(
@@ -93,7 +93,7 @@ def test_the_notes_give_each_reason_once() -> None:
         energy_j=[None] * 21, power_w=[None] * 21, absent={"power_w": "no RAPL", "energy_j": "no RAPL"}
     )
     (note,) = absent_notes(made, telemetry_of(made))
-    assert tells(note, "power", "energy") and note.count("no RAPL") == 1
+    assert mentions(note, "power", "energy") and note.count("no RAPL") == 1
     assert absent_notes(document(), telemetry_of(document())) == []
 
 

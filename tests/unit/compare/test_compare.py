@@ -271,9 +271,9 @@ def test_two_runs_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert (
         main(["compare", str(a), str(b), "--gate", "tpot:+3%", "--gate", "ttft:+5%", "--out", str(out)]) == 1
     )
-    said = capsys.readouterr().out
-    assert re.search(r"tpot.*\+20\.\d %.*worse", said)
-    assert re.search("tpot.*regression", said) and not re.search("ttft.*regression", said)
+    output = capsys.readouterr().out
+    assert re.search(r"tpot.*\+20\.\d %.*worse", output)
+    assert re.search("tpot.*regression", output) and not re.search("ttft.*regression", output)
     assert {path.name for path in out.iterdir()} == {"comparison.json", "comparison.md", "comparison.html"}
     assert main(["compare", str(a), str(b)]) == 0
     assert main(["compare", str(b), str(a), "--gate", "tpot:+3%", "-q"]) == 0
@@ -417,12 +417,12 @@ def test_the_page_draws_intervals_causes_and_pairs() -> None:
     assert tpot.outcome == "worse" and "worse" in described
     for ratio in (tpot.ratio, tpot.low_ratio, tpot.high_ratio):
         assert format_signed_percent(ratio) in described
-    told = comparison_markdown(result)
+    shown = comparison_markdown(result)
     (why,) = result.conclusions
     total = metrics(result)["total"]
     assert (why.a_s, why.b_s) == (total.a, total.b), "the ends of the waterfall are in the table"
     for cause in why.causes:
         assert re.search(
-            rf"\| {cause.name} \| {units.seconds(cause.a_s)} \| {units.seconds(cause.b_s)} \|", told
+            rf"\| {cause.name} \| {units.seconds(cause.a_s)} \| {units.seconds(cause.b_s)} \|", shown
         )
-    assert all(told.count(f"| `{name}` |") == 3 for name in ("s0", "s1", "s2"))
+    assert all(shown.count(f"| `{name}` |") == 3 for name in ("s0", "s1", "s2"))

@@ -356,9 +356,9 @@ def test_a_difference_as_large_as_the_drift_inside_a_run_is_not_shown() -> None:
 
 
 def test_which_device_a_side_ran_on() -> None:
-    named, told = summary(), summary(workload=Workload(device="cuda:0"))
-    told.hardware.name = None
-    found = compare(side(named), side(told))
+    named, shown = summary(), summary(workload=Workload(device="cuda:0"))
+    shown.hardware.name = None
+    found = compare(side(named), side(shown))
     assert (found.a.device, found.b.device) == ("GPU", "cuda:0")
 
 
@@ -376,10 +376,10 @@ def test_tokens_are_compared_only_where_both_decoded() -> None:
     def decoded(tokens: float, **phases: float) -> Side:
         return side(summary(timings=timings(**phases), workload=Workload(new_tokens=tokens)))
 
-    def told(a: Side, b: Side) -> list[str]:
+    def notes_of(a: Side, b: Side) -> list[str]:
         return [note for note in compare(a, b).notes if "tokens" in note]
 
-    (said,) = told(decoded(3.0, decode=1.0), decoded(4.0, decode=1.0))
-    assert "decode" in said and "total" in said
-    assert told(decoded(3.0, decode=1.0), decoded(3.0, decode=1.0)) == []
-    assert told(decoded(3.0, decode=1.0), decoded(4.0, prefill=1.0)) == []
+    (text,) = notes_of(decoded(3.0, decode=1.0), decoded(4.0, decode=1.0))
+    assert "decode" in text and "total" in text
+    assert notes_of(decoded(3.0, decode=1.0), decoded(3.0, decode=1.0)) == []
+    assert notes_of(decoded(3.0, decode=1.0), decoded(4.0, prefill=1.0)) == []

@@ -18,7 +18,7 @@ from llm_perf_opt.core.units import format_signed_percent
 from llm_perf_opt.summary import Budget, BudgetPart, Kernel, Summary, Workload
 from llm_perf_opt.summary.codec import to_plain
 from llm_perf_opt.summary.devices import Collective, Communication, DeviceUse, IdleOwner, RankUse
-from tests.text_facts import tells_in_order
+from tests.text_facts import mentions_in_order
 from tests.unit.compare.test_compare import document
 from tests.unit.summaries import kernel, one, summary, timings
 
@@ -96,7 +96,7 @@ def test_owners_of_one_part_are_causes_of_their_own() -> None:
     loading, python = found.causes
     assert (loading.kind, round(loading.change_s, 9)) == ("idle", 0.2) and "data loading" in loading.name
     assert (python.kind, round(python.change_s, 9)) == ("idle", -0.1) and "python" in python.name
-    assert tells_in_order(found.sentence, "data loading", "+200 ms", "python", "−100 ms")
+    assert mentions_in_order(found.sentence, "data loading", "+200 ms", "python", "−100 ms")
 
 
 def collectives(total: float, exposed: float) -> Communication:
@@ -166,9 +166,9 @@ def test_time_that_moved_between_devices_is_named_and_not_gained() -> None:
     assert (back.source, back.target) == ("GPU 1", "GPU 0") and back.text != move.text
     result = compare(side(on_two(0.3, 0.1)), side(on_two(0.12, 0.28)))
     console = comparison_console(result, width=1000)
-    for told in (console, comparison_markdown(result), comparison_html(result)):
-        assert move.text in told
-        assert "exposed communication" in told
+    for shown in (console, comparison_markdown(result), comparison_html(result)):
+        assert move.text in shown
+        assert "exposed communication" in shown
     assert concluded(on_two(0.3, 0.1), on_two(0.3, 0.1)).moved == []
     assert concluded(on_two(0.3, 0.1), on_two(0.1, 0.1)).moved == [], "less on one device is no move"
 
@@ -249,7 +249,7 @@ def test_kernels_that_came_went_and_were_replaced() -> None:
     found = concluded(a, b)
     assert found.verdict == "faster"
     assert {c.kind: round(c.change_s, 9) for c in found.causes} == {"vanished": -0.4, "appeared": 0.1}
-    assert tells_in_order(found.sentence, "2 elementwise", "−400 ms", "`triton_fused`", "+100 ms")
+    assert mentions_in_order(found.sentence, "2 elementwise", "−400 ms", "`triton_fused`", "+100 ms")
 
 
 def test_kernels_of_another_capture_do_not_explain_the_budget() -> None:

@@ -11,7 +11,7 @@ import pytest
 from llm_perf_opt.config import devices
 from llm_perf_opt.config.devices import TorchBuild, build_kind, resolve_device
 from llm_perf_opt.core.errors import ConfigError
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 VERSION_FILE = """from typing import Optional
 __version__ = '{version}'
@@ -126,7 +126,7 @@ def test_what_is_not_there_is_refused_with_the_reason(
         resolve_device(wanted)
     assert caught.value.data["key"] == "run.device" and f"run.device={wanted}" in caught.value.message
     assert caught.value.data.get("unavailable", False) is (facts is not None), "a device, but not here"
-    assert tells(caught.value.message, *(facts or ()))
+    assert mentions(caught.value.message, *(facts or ()))
 
 
 def test_a_backend_of_torch_has_names_that_only_torch_knows(monkeypatch: pytest.MonkeyPatch) -> None:

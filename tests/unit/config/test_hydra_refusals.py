@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from llm_perf_opt.config.hydra_bridge import refusals
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.core.errors import ConfigError
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def test_what_comes_with_hydra_is_what_we_know() -> None:
@@ -34,7 +34,7 @@ def test_the_message_names_the_key_and_what_to_do() -> None:
     with pytest.raises(ConfigError) as caught:
         compose_raw(["+hydra.callbacks.mine._target_=os.system"])
     assert caught.value.data["key"] == "hydra.callbacks.mine._target_"
-    assert tells(caught.value.message, "hydra.callbacks.mine._target_")
+    assert mentions(caught.value.message, "hydra.callbacks.mine._target_")
     assert caught.value.hint
     assert caught.value.exit_code == 2
 

@@ -73,20 +73,20 @@ def hydras_own_error(override: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("override", VALUES)
 def test_message_for_a_value(override: str) -> None:
-    said, told = VALUES[override]
+    text, shown = VALUES[override]
     message, cause = hydras_own_error(override)
-    assert cause == said
+    assert cause == text
     key = override.partition("=")[0]
     assert message == f"Error merging override {override}"
     assert [found.group(1) for found in errors.MERGED_OVERRIDE.finditer(message)] == [key]
     with pytest.raises(ConfigError) as caught:
         compose_raw([override])
-    assert caught.value.message == told
+    assert caught.value.message == shown
     assert caught.value.data["key"] == key
 
 
 def test_every_pattern_has_its_message() -> None:
-    messages = [said for said, _ in VALUES.values()]
+    messages = [printed for printed, _ in VALUES.values()]
     for pattern, _ in errors.VALUE_SENTENCES:
         assert any(pattern.search(message) for message in messages), pattern.pattern
 

@@ -18,7 +18,7 @@ from llm_perf_opt.hardware.detect import DetectedCpu, DetectedGpu, detect_cpu, p
 from llm_perf_opt.hardware.probe_worker import best_time, host_timer, stream_bytes
 from llm_perf_opt.summary import Hardware
 from tests.support import python_program, write_program
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 PYTHON = sys.executable
 """The real one: tests put another in its place."""
@@ -138,7 +138,7 @@ os.kill(os.getpid(), signal.SIGILL)
     result = probe.probe("cpu", dtypes=("float32", "bfloat16"), cache_dir=tmp_path / "cache")
     assert result.flops_per_s == {"float32": 1e11}
     (note,) = result.notes
-    assert tells(note, "bfloat16") and not tells(note, "float32")
+    assert mentions(note, "bfloat16") and not mentions(note, "float32")
     hardware = probe.cpu_hardware(result, CPU)
     assert hardware.source == "probe" and "bfloat16" in (hardware.reason or "")
 
@@ -220,7 +220,7 @@ def test_a_measurement_next_to_other_work_is_noted_and_repeated(
     measuring(tmp_path, monkeypatch, flops=33.6e9, stream=8e9, load=0.8)
     disturbed = limits(tmp_path)
     assert (disturbed.measured_under_load, disturbed.measured_other_load_ratio) == (True, 0.8)
-    assert tells(disturbed.peak_flops_per_s["float32"].source, "2 threads")
+    assert mentions(disturbed.peak_flops_per_s["float32"].source, "2 threads")
     assert disturbed.measured_at is not None and disturbed.measurements == 1
     measuring(tmp_path, monkeypatch, flops=181e9, stream=7e9, load=0.02)
     quiet = limits(tmp_path)
@@ -379,7 +379,7 @@ def test_gpu_gets_the_data_sheet_and_the_measurement(tmp_path: Path, monkeypatch
 def test_no_gpu_and_unknown_gpu_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "detect_device", lambda device: None)
     nothing = resolve.resolve_hardware("cuda:0")
-    assert nothing.source == "none" and nothing.peak_flops_per_s == {} and tells(nothing.reason, "GPU")
+    assert nothing.source == "none" and nothing.peak_flops_per_s == {} and mentions(nothing.reason, "GPU")
     monkeypatch.setattr(
         resolve, "detect_device", lambda device: DetectedGpu("Mystery 9000", None, "nvidia-smi")
     )
@@ -393,5 +393,5 @@ def test_no_gpu_and_unknown_gpu_are_reported(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_captures_are_looked_up_by_name_alone() -> None:
     assert resolve.hardware_by_name("NVIDIA H100 80GB HBM3").bandwidth_bytes_per_s == 3.35e12
-    assert tells(resolve.hardware_by_name(None).reason, "--device", "hardware.device")
+    assert mentions(resolve.hardware_by_name(None).reason, "--device", "hardware.device")
     assert resolve.hardware_by_name("x", chosen="NVIDIA L4").name == "NVIDIA L4"

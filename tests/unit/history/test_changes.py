@@ -81,14 +81,14 @@ def test_steps_are_not_taken_for_a_drift() -> None:
     for parts in (((20, 1.0), (20, 1.1)), ((14, 1.0), (14, 1.1), (14, 1.2))):
         found = find_levels(_series(8, *parts))
         assert len(found.changes) == len(parts) - 1
-        assert found.drift_ratio is None and not found.wanders
+        assert found.drift_ratio is None and not found.is_random_walk
 
 
-def test_a_level_that_wanders_shows_only_what_comes_at_once() -> None:
+def test_a_random_walk_shows_only_abrupt_changes() -> None:
     generator = np.random.default_rng(2)
     way = np.cumsum(generator.normal(0, 0.01, 80)) + generator.normal(0, 0.005, 80)
     found = find_levels(list(np.exp(way)))
-    assert found.wanders and found.changes == []
+    assert found.is_random_walk and found.changes == []
     way[50:] += 0.3
     (change,) = find_levels(list(np.exp(way))).changes
     assert change.place == 50

@@ -93,8 +93,8 @@ def test_what_is_no_run_is_named_and_counted(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "other-tool").mkdir()
     (tmp_path / "other-tool" / "events.out").write_bytes(b"\0")
     assert main(["index", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "1 runs" in said and "5 left out" in said
+    output = capsys.readouterr().out
+    assert "1 runs" in output and "5 left out" in output
     info = store.read_info(tmp_path)
     assert [entry.path for entry in info.left_out] == ["foreign", "later", "list", "running", "torn"]
     assert "summary.json" in info.left_out[3].reason, "a run without one: it is not over"

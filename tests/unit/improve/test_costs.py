@@ -18,7 +18,7 @@ from llm_perf_opt.improve.costs import (
     recompiles,
     total_change,
 )
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def batch(
@@ -118,7 +118,7 @@ def test_changes_of_the_whole_and_of_other_metrics() -> None:
 
 def test_compiling_in_every_turn_never_ends() -> None:
     again = [unit("b", number, batch(), compiled=1) for number in range(4)]
-    assert tells(recompiles(again, "b"), "B", "4")
+    assert mentions(recompiles(again, "b"), "B", "4")
     assert recompiles(again[:3], "b") is None
     assert recompiles([*again, unit("b", 4, batch())], "b") is None
     assert recompiles(again, "a") is None

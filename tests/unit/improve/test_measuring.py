@@ -199,9 +199,9 @@ def test_an_interruption_while_both_load_ends_both(tmp_path: Path, monkeypatch: 
             yield
         raise KeyboardInterrupt
 
-    asked = interrupted()
+    requested = interrupted()
     monkeypatch.setattr(turns, "run_process", run)
-    monkeypatch.setattr(turns, "raise_if_interrupted", lambda: next(asked))
+    monkeypatch.setattr(turns, "raise_if_interrupted", lambda: next(requested))
     monkeypatch.setattr(
         turns, "worker_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(300)"]
     )

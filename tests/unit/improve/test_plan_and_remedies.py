@@ -257,15 +257,15 @@ def test_what_answers_the_first_finding_is_tried_first() -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("told", [None, 5.0])
+@pytest.mark.parametrize("message", [None, 5.0])
 def test_energy_is_refused_where_no_sensor_reports_it(
-    told: float | None, monkeypatch: pytest.MonkeyPatch
+    message: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class _Sensor:
-        absent = {} if told is not None else {"energy_j": "energy_uj: root only"}
+        absent = {} if message is not None else {"energy_j": "energy_uj: root only"}
 
         def read(self) -> Reading:
-            return Reading(energy_j=told)
+            return Reading(energy_j=message)
 
         def close(self) -> None:
             pass
@@ -274,7 +274,7 @@ def test_energy_is_refused_where_no_sensor_reports_it(
     request = Request(
         overrides=["model=llama_tiny"], metric="energy", settings=SearchSettings(only=["threads"])
     )
-    if told is not None:
+    if message is not None:
         assert make_plan(request, None, Machine(cpus=4)).candidates
         return
     with pytest.raises(ConfigError, match=r"--metric energy: cpu\b.*energy_uj: root only"):

@@ -125,8 +125,8 @@ def test_the_grade_compares_the_prediction_with_what_was_measured() -> None:
 
 def test_pages_name_what_predicted_and_what_it_rests_on() -> None:
     result = improvement()
-    said = improve_console(result)
-    assert "by measured operators (9" in said and "vllm 1.0)" in said and "measured 120 ms" in said
+    output = improve_console(result)
+    assert "by measured operators (9" in output and "vllm 1.0)" in output and "measured 120 ms" in output
     for page in (improve_html(result), improve_markdown(result)):
         assert "measured operators" in page and "Predicted by" in page
         assert "Predicted change" in page

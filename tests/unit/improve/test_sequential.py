@@ -136,5 +136,5 @@ def test_a_gain_is_in_sight_before_it_is_shown_and_never_in_plain_noise() -> Non
 def test_what_is_dropped_early_has_a_useful_interval() -> None:
     test = run([math.log(1.3)] * 8, StoppingRule(alpha=0.001, least_gain_ratio=0.02, most_blocks=80))
     assert test.verdict() == "slower"
-    told = test.change(0.05)
-    assert told is not None and -0.5 < told.low < math.log(1.3) < told.high < 1.0
+    shown = test.change(0.05)
+    assert shown is not None and -0.5 < shown.low < math.log(1.3) < shown.high < 1.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.process.tools import counter_permission
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 ALL, DOCKER_DEFAULT = "000001ffffffffff", "00000000a80425fb"
 SYS_ADMIN_ADDED, PERFMON_ADDED = "00000000a82425fb", "00000040a80425fb"
@@ -47,7 +47,7 @@ def test_what_counts_is_the_capability(
     tmp_path: Path, capabilities: str | None, euid: int, allowed: bool, facts: list[str]
 ) -> None:
     found = counter_permission(machine(tmp_path, capabilities), euid)
-    assert found.allowed is allowed and found.reason and tells(found.reason, *facts)
+    assert found.allowed is allowed and found.reason and mentions(found.reason, *facts)
     assert (found.fix is None) is allowed
 
 

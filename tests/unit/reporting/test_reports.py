@@ -69,7 +69,7 @@ class Elements(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.feed(markup)
         self.close()
 
@@ -78,11 +78,11 @@ class Elements(HTMLParser):
         self.attributes.extend(attrs)
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.texts.append(data)
 
     @property
     def text(self) -> str:
-        return " ".join(self.words)
+        return " ".join(self.texts)
 
 
 def rendered(markdown: str) -> Elements:
@@ -227,8 +227,8 @@ def test_every_finding_has_a_plain_explanation(repository: Path) -> None:
     ids = {found for path in rules for found in re.findall(r'\bid="([a-z-]+)"', path.read_text("utf-8"))}
     ids |= set(get_args(Loss))
     assert ids == set(wording.FINDINGS) | set(wording.MEASUREMENT)
-    words = [w for plain in wording.FINDINGS.values() for w in (plain.problem, plain.action)]
-    assert not re.findall(r"\b[A-Z]{2,}\b", " ".join([*words, *wording.MEASUREMENT.values()]))
+    arguments = [w for plain in wording.FINDINGS.values() for w in (plain.problem, plain.action)]
+    assert not re.findall(r"\b[A-Z]{2,}\b", " ".join([*arguments, *wording.MEASUREMENT.values()]))
     assert set(wording.BOUNDS) == set(get_args(Bound))
 
 
@@ -380,11 +380,11 @@ def test_a_report_that_only_counted_opens_with_its_answer() -> None:
         assert f"<dd>{value}</dd>" in opening
     assert opening.index("<dd>7.00 GiB</dd>") < opening.index("No wall-clock timings.")
     assert 'id="findings"' not in page and 'id="findings"' in report_html(bare_summary())
-    told = stakeholder_markdown(static_only())
-    (needs,) = [line for line in told.splitlines() if "7.00 GiB" in line]
+    shown = stakeholder_markdown(static_only())
+    (needs,) = [line for line in shown.splitlines() if "7.00 GiB" in line]
     assert re.findall(r"\b2\b", needs) == ["2", "2"] and "RTX 4090 (24.0 GiB)" in needs
     # Nothing ran, so it does not send the reader to further findings.
-    assert "report.md" not in told and "report.md" in stakeholder_markdown(bare_summary())
+    assert "report.md" not in shown and "report.md" in stakeholder_markdown(bare_summary())
 
 
 def test_titles_name_the_model_or_the_capture() -> None:
@@ -423,21 +423,21 @@ def test_numbers_read_as_people_write_them() -> None:
 def test_plain_explanations_are_plain() -> None:
     page = stakeholder_markdown(full_summary())
     everything = page + str(wording.FINDINGS) + str(wording.BOUNDS)
-    for words in ("replay", "number format", "ieces of text", "not decided"):
-        assert words not in everything
+    for phrase in ("replay", "number format", "ieces of text", "not decided"):
+        assert phrase not in everything
     summary = full_summary()
     summary.verdicts["decode"] = dataclasses.replace(summary.verdicts["decode"], bound="unknown")
     # No single cause of this phase was found: how far it is from the best takes its place.
-    told = stakeholder_markdown(summary)
+    shown = stakeholder_markdown(summary)
     (limit,) = [
-        line for line in told.splitlines() if line.startswith(f"- {capitalised(wording.PHASES['decode'])}:")
+        line for line in shown.splitlines() if line.startswith(f"- {capitalised(wording.PHASES['decode'])}:")
     ]
     assert "10.0" in limit and wording.BOUNDS["unknown"] not in limit
     summary.findings = [
         dataclasses.replace(summary.findings[0], phase=phase) for phase in ("vision", "decode")
     ]
-    told = stakeholder_markdown(summary)
-    problems = re.findall(r"^\d\. \*\*(.*?)\*\*", told, flags=re.MULTILINE)
+    shown = stakeholder_markdown(summary)
+    problems = re.findall(r"^\d\. \*\*(.*?)\*\*", shown, flags=re.MULTILINE)
     assert [wording.FINDINGS["launch-bound"].problem in each for each in problems] == [True, True]
     assert wording.PHASES["vision"] in problems[0] and wording.PHASES["decode"] in problems[1]
 

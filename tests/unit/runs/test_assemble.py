@@ -227,10 +227,10 @@ def test_a_source_the_user_named_must_be_readable_one_a_stage_left_need_not(tmp_
     ]
     lenient = assemble(Subject(run=RUN), [collect("stage", parts)], DeviceChoice()).summary
     # One note of each that says what it was; that there are no timings is not said a second time.
-    said = [note.partition(str(broken))[0] for note in lenient.notes if str(broken) in note]
-    assert len(said) == 3
-    for what, words in zip(("timings", "nsys capture", "static model"), said, strict=True):
-        assert what in words
+    messages = [note.partition(str(broken))[0] for note in lenient.notes if str(broken) in note]
+    assert len(messages) == 3
+    for what, phrase in zip(("timings", "nsys capture", "static model"), messages, strict=True):
+        assert what in phrase
     assert not [note for note in lenient.notes if "timings" in note and str(broken) not in note]
 
 

@@ -168,10 +168,10 @@ def test_the_devices_of_all_ranks_are_held_before_they_start(
 def test_a_device_that_any_rank_had_to_share_is_reported(tmp_path: Path) -> None:
     run = JoinedRun(Artifacts.for_run(tmp_path / "run"), 2, ["llm-perf-opt", "run"])
     begin_run(run)
-    for rank, words in enumerate((None, "pid 4711")):
+    for rank, phrase in enumerate((None, "pid 4711")):
         leave_manifest(run, rank, "ok")
         own = read_manifest(run.folder(rank))
-        own.lease = DeviceLease(f"GPU-{rank}", exclusive=True, others_ratio=0.5 * rank, shared=words)
+        own.lease = DeviceLease(f"GPU-{rank}", exclusive=True, others_ratio=0.5 * rank, shared=phrase)
         write_manifest(Artifacts.for_run(run.folder(rank)), own)
     finish_run_of_ranks(run, quiet=True, as_json=False)
     manifest = read_manifest(tmp_path / "run")

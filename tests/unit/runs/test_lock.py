@@ -43,9 +43,9 @@ def holder(run: Path) -> subprocess.Popen[str]:
 
 def test_the_file_names_its_holder_and_is_removed_at_the_end(tmp_path: Path) -> None:
     with hold(tmp_path):
-        said = json.loads((tmp_path / "run.lock").read_text())
-        assert (said["host"], said["pid"]) == (socket.gethostname(), os.getpid())
-        assert "T" in said["started"]
+        text = json.loads((tmp_path / "run.lock").read_text())
+        assert (text["host"], text["pid"]) == (socket.gethostname(), os.getpid())
+        assert "T" in text["started"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,7 +18,7 @@ from llm_perf_opt.hardware.silicon import Silicon
 from llm_perf_opt.stages.torch_profiler.facts import traces_facts
 from llm_perf_opt.summary import RunInfo, Summary, Workload
 from llm_perf_opt.summary.file import load_summary
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.analysis.operators.test_work import GEMM, shaped, trace
 from tests.unit.analysis.test_profiled import launch
 from tests.unit.hardware.silicon.tables import H100, gemm_row, installation, write_table
@@ -100,8 +100,8 @@ def test_a_device_without_a_table_is_reported_and_has_no_target(
 ) -> None:
     found = targeted(traced(tmp_path), name, silicon)
     (section,) = [one for one in found.sections if one.title == TITLE]
-    (words,) = section.paragraphs
-    assert tells(words, name) and not section.tables
+    (text,) = section.paragraphs
+    assert mentions(text, name) and not section.tables
     assert not any(row.target for row in found.kernels)
 
 
@@ -121,7 +121,7 @@ def test_damaged_tables_are_reported_and_the_rest_works(tmp_path: Path) -> None:
     found = targeted(traced(tmp_path), H100, Silicon(place))
     assert any(row.target for row in found.kernels)
     (note,) = [note for note in found.notes if "gemm_perf.parquet" in note]
-    assert tells(note, "sglang/1.0/gemm_perf.parquet", "k") and "vllm" not in note
+    assert mentions(note, "sglang/1.0/gemm_perf.parquet", "k") and "vllm" not in note
 
 
 def test_launches_of_nsight_compute_inside_ranges_that_name_sizes(silicon: Silicon) -> None:
@@ -171,6 +171,6 @@ def test_the_finding_follows_from_a_whole_capture(
     if claims:
         stake = 40 * (slower - 1) * best_us * 1e-6
         assert claims[0].gain_upper_s == pytest.approx(stake, rel=1e-2)
-        assert tells(claims[0].evidence[0], "2.50", "vLLM 0.24, linear")
+        assert mentions(claims[0].evidence[0], "2.50", "vLLM 0.24, linear")
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "× best" in page and TITLE in page

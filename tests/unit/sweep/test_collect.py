@@ -231,10 +231,10 @@ def test_resume_does_not_repeat_a_masked_secret(tmp_path: Path, capsys: pytest.C
     key = "+run.env.HF_TOKEN"
     write_plan(tmp_path, new_plan("basic", ["model=llama_tiny", f"{key}={secret}"], [], []))
     assert main(["run", f"--resume={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    assert key in said and secret not in said
-    hint = said.partition("fix:")[2]
-    assert f"cannot repeat {key}, because" in said
+    output = capsys.readouterr().err
+    assert key in output and secret not in output
+    hint = output.partition("fix:")[2]
+    assert f"cannot repeat {key}, because" in output
     assert f"{key}=<value>" in hint and "--resume" in hint and f"hydra.sweep.dir={tmp_path}" in hint
     command = SweepCommand(overrides=[f"{key}={secret}"], resume=True)
     adopt_plan(command, tmp_path)

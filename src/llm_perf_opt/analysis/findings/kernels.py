@@ -609,7 +609,7 @@ def _underfilled(kernel: Kernel) -> bool:
 
 def find_underfilled_grids(summary: Summary) -> list[Finding]:
     """Report when kernels whose grid is less than one wave take a noticeable part of the kernel time."""
-    rows = [k for k in summary.kernels if k.counters_stand_for_run and _underfilled(k)]
+    rows = [k for k in summary.kernels if k.counters_are_representative and _underfilled(k)]
     total = kernel_seconds(summary, lambda k: True)
     small = sum(k.total_s or 0.0 for k in rows)
     if not rows or (total and small / total < _ENOUGH):

@@ -496,16 +496,16 @@ def closed_form_static(form: ClosedForm, conventions: Conventions) -> Static:
     decoder = form.decoder
     head = 0 if decoder.tied else decoder.hidden * decoder.vocabulary
     components = {"language_model": decoder.params() - head, "lm_head": head}
-    words = conventions.describe()
-    words["params"] = "matrices only: norms and biases are left out of the closed form"
-    words["activations"] = "not known to the closed form"
+    described = conventions.describe()
+    described["params"] = "matrices only: norms and biases are left out of the closed form"
+    described["activations"] = "not known to the closed form"
     return Static(
         params=Params(decoder.params(), decoder.active_params(), components),
         kv_bytes_per_token=None,
         phases={},
         modules=[StaticModule(name, form.family, 1, size, {}, name) for name, size in components.items()],
         coverage=Coverage(None, []),
-        conventions=words,
+        conventions=described,
     )
 
 

@@ -119,12 +119,12 @@ def step_section(stage: str, steps: list[PhaseSteps]) -> list[Section]:
     columns = ["phase", "steps", "requests per step", "tokens per step", "prompt tokens", "decoding requests"]
     if not any(one.phase == MIXED for one in steps):
         columns, rows = columns[:4], [row[:4] for row in rows]
-    words = "Read from the names the engine gives its steps; means over the steps of a phase."
+    text = "Read from the names the engine gives its steps; means over the steps of a phase."
     if any(one.phase == MIXED for one in steps):
-        words += (
+        text += (
             " Mixed steps hold prompts of some requests and next tokens of others: they are neither phase."
         )
-    return [Section(stage, "Steps of the engine", [words], [SectionTable(columns, rows)])]
+    return [Section(stage, "Steps of the engine", [text], [SectionTable(columns, rows)])]
 
 
 # Work behind graph launches, and traces of graphs being recorded: what can and cannot be attributed.

@@ -307,7 +307,7 @@ def idle_of(
     own = queued & ~gaps.before
     backlog = from_disjoint(returns[own], gaps.end[own]) if earlier else parts["queue"]
     parts[ONE_OFF] = _take_one_off(parts, once) if once is not None else EMPTY
-    waits = _blame_waits(parts, gaps, begins, sets.waiting)
+    waits = _attribute_waits(parts, gaps, begins, sets.waiting)
     held = _held(backlog, busy)
     return Idle(gaps, parts, intersect(held, parts["queue"]) if len(held) else held, waits)
 
@@ -382,7 +382,7 @@ def _take_one_off(parts: dict[str, IntervalSet], once: OneOff) -> IntervalSet:
     return unite(*taken) if taken else EMPTY
 
 
-def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiting: IntervalSet) -> Int64:
+def _attribute_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiting: IntervalSet) -> Int64:
     """Move to ``sync`` the work that a host without the wait would have done while the device was busy.
 
     Return the ends of those waits.

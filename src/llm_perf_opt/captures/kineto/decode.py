@@ -279,14 +279,14 @@ def repair(text: bytes) -> bytes:
     Windows paths with single backslashes, control characters inside strings.
     """
 
-    def mend(match: re.Match[bytes]) -> bytes:
+    def corrected(match: re.Match[bytes]) -> bytes:
         token = match[0]
         if not token.startswith(b'"'):
             return b"null"
         token = _ESCAPE.sub(lambda escape: escape[0] if escape[1] else b"\\\\", token)
         return _CONTROL.sub(b" ", token)
 
-    return _STRING_OR_WORD.sub(mend, text.decode("utf-8", errors="replace").encode("utf-8"))
+    return _STRING_OR_WORD.sub(corrected, text.decode("utf-8", errors="replace").encode("utf-8"))
 
 
 # The undecoded part of a trace's text, in one reused buffer.

@@ -581,13 +581,13 @@ _OTHER_PAGES = (
 def read_ncu_csv(path: Path) -> NcuCapture:
     """Read one CSV file; raise :class:`InputError` when it holds no launches."""
     text = _read_text(path)
-    spoken = "\n==" in text or text.startswith("==")
-    messages = [line.strip() for line in _MESSAGE.findall(text)] if spoken else []
+    has_messages = "\n==" in text or text.startswith("==")
+    messages = [line.strip() for line in _MESSAGE.findall(text)] if has_messages else []
     start = _HEADER_START.search(text)
     if start is None:
         raise _not_a_table(path, text, messages)
     notes: list[str] = []
-    regular = _read_columns(text, start.start(), path, spoken=spoken)
+    regular = _read_columns(text, start.start(), path, has_messages=has_messages)
     if regular is not None:
         return NcuCapture(merge_launches(regular), str(path), notes, messages)
     launches: list[NcuLaunch] = []
@@ -606,10 +606,10 @@ def read_ncu_csv(path: Path) -> NcuCapture:
     return NcuCapture(merge_launches(launches), str(path), notes, messages)
 
 
-def _read_columns(text: str, start: int, path: Path, *, spoken: bool) -> list[NcuLaunch] | None:
+def _read_columns(text: str, start: int, path: Path, *, has_messages: bool) -> list[NcuLaunch] | None:
     """Try the fast path: a large page without other lines."""
     head = text[start : text.find("\n", start)]
-    if len(text) < WORTHWHILE_BYTES or spoken or not text.endswith("\n"):
+    if len(text) < WORTHWHILE_BYTES or has_messages or not text.endswith("\n"):
         return None
     second = any(text.find(mark, start + 1) >= 0 for mark in ('\n"ID"', "\nID"))
     if second or text.count('"') % 2:

@@ -170,8 +170,8 @@ def missing_settings(
     """
     if not stored:
         return []
-    words = [*stored, *typed] if applied else stored
-    found = executing_settings(words, config_dir=config_dir, config_name=config_name)
+    overrides = [*stored, *typed] if applied else stored
+    found = executing_settings(overrides, config_dir=config_dir, config_name=config_name)
     repeated = _typed_values(typed)
     return [f"{key}={value}" for key, value in found.items() if (key, value) not in repeated]
 

@@ -195,14 +195,14 @@ def _nothing_captured(evidence: Evidence) -> Fault:
             return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, again)
     if evidence.streams:
         crashed = _program_failed(evidence)
-        said = re.search(
+        reported = re.search(
             r"Import(?:er error status|ation error|er error|\w* failed).*", process.text, re.IGNORECASE
         )
         return Fault(
             "importer",
             "failed",
             "nsys left only its raw stream (.qdstrm): the importer made no report of it"
-            + (f" ({said.group().strip()})" if said else "")
+            + (f" ({reported.group().strip()})" if reported else "")
             + (
                 f"; the program itself ended with {_exit_description(process)}\n" + _quoted(process)
                 if crashed

@@ -402,11 +402,11 @@ class LoadClient:
         record.reason = self.target.masked(reason)[:_MOST_REASON]
 
     async def _refused(self, response: Any, record: RequestRecord) -> None:
-        said = (await _read_bounded(response, 4096)).decode("utf-8", errors="replace")
+        answer = (await _read_bounded(response, 4096)).decode("utf-8", errors="replace")
         status = REJECTED if response.status == 429 else ERROR
         if 300 <= response.status < 400:
-            said = "redirects are not followed"
-        self._fail(record, status, f"HTTP {response.status}: {' '.join(said.split())}")
+            answer = "redirects are not followed"
+        self._fail(record, status, f"HTTP {response.status}: {' '.join(answer.split())}")
 
     async def _read(
         self, response: Any, planned: PlannedRequest, record: RequestRecord, *, keep_text: bool

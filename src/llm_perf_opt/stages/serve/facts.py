@@ -87,8 +87,8 @@ def _read_window(run_dir: Path, path: Path, steps: Sequence[Path]) -> ProfiledWi
     window.label = label if isinstance(label, str) else None
     window.stop_s = float(stop) if isinstance(stop, int | float) and 0 <= stop < 1e7 else None
     window.is_salvaged = bool(document.get("salvaged"))
-    said = [document.get("problem"), *(document.get("notes") or [])]
-    window.notes = [str(note)[:500] for note in said if note] + window.notes
+    notes = [document.get("problem"), *(document.get("notes") or [])]
+    window.notes = [str(note)[:500] for note in notes if note] + window.notes
     return window
 
 

@@ -113,7 +113,7 @@ class OcrAdapter(TransformersAdapter):
     def _config(self) -> Any:
         """Dimensions: the checkpoint's, or those of ``model.arch``."""
 
-    def say_arch_is_not_used(self) -> None:
+    def note_unused_arch(self) -> None:
         """Log which is used if both dimensions and a checkpoint are given."""
         if self.config.arch:
             LOGGER.info(
@@ -441,7 +441,7 @@ class DeepseekOcr2Adapter(OcrAdapter):
             return _ocr2_config(self.config.arch)
         from transformers import DeepseekOcr2Config
 
-        self.say_arch_is_not_used()
+        self.note_unused_arch()
         directory = loading.checkpoint_dir(str(self.config.path))
         kind = loading.read_json(directory / "config.json").get("model_type")
         if kind != DeepseekOcr2Config.model_type:
@@ -565,7 +565,7 @@ class DeepseekOcrAdapter(OcrAdapter):
     @functools.cached_property
     def _config(self) -> Any:
         if self.weights() == "real":
-            self.say_arch_is_not_used()
+            self.note_unused_arch()
             return _config_of_checkpoint(str(self.config.path))
         return _ocr_config(self.config.arch)
 

@@ -272,16 +272,16 @@ def _without_accelerate() -> Iterator[None]:
     """
     from transformers.integrations import accelerate as integration
 
-    asked = "is_accelerate_available"
-    original = getattr(integration, asked, None)
+    name = "is_accelerate_available"
+    original = getattr(integration, name, None)
     if original is None or original():
         yield
         return
-    setattr(integration, asked, lambda *_args, **_kwargs: True)
+    setattr(integration, name, lambda *_args, **_kwargs: True)
     try:
         yield
     finally:
-        setattr(integration, asked, original)
+        setattr(integration, name, original)
 
 
 @contextlib.contextmanager

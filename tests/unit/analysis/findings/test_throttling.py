@@ -9,7 +9,7 @@ import pytest
 from llm_perf_opt.analysis.findings.conditions import find_throttling
 from llm_perf_opt.summary import Telemetry, Timings
 from llm_perf_opt.summary.statistics import describe
-from tests.text_facts import any_tells, tells
+from tests.text_facts import any_mentions, mentions
 from tests.unit.summaries import summary
 
 
@@ -34,9 +34,9 @@ def test_heat_is_a_finding_bounded_by_the_clock() -> None:
     (found,) = find_throttling(summary(telemetry=device(), timings=TIMES))
     assert found.id == "throttled"
     assert found.gain_upper_s == pytest.approx(5.0 * (1 - 1.2 / 2.0))
-    assert tells(found.evidence[0], "hardware thermal slowdown", "80.0 %", "20")
-    assert any_tells(found.evidence, "88 °C")
-    assert any_tells(found.evidence, "500", "700 W")
+    assert mentions(found.evidence[0], "hardware thermal slowdown", "80.0 %", "20")
+    assert any_mentions(found.evidence, "88 °C")
+    assert any_mentions(found.evidence, "500", "700 W")
     assert found.confidence == "high"
 
 

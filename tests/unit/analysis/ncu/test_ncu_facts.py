@@ -27,7 +27,7 @@ from llm_perf_opt.captures.ncu.reader import read_ncu
 from llm_perf_opt.captures.ncu.units import parse_unit
 from llm_perf_opt.hardware.resolve import unknown_hardware
 from llm_perf_opt.summary import Kernel
-from tests.text_facts import any_tells, tells, tells_in_order
+from tests.text_facts import any_mentions, mentions, mentions_in_order
 
 SOL = "GPU Speed Of Light Throughput"
 
@@ -103,7 +103,7 @@ def test_gemv_counts_its_fp32_work_and_copies_have_none(rtx5090: dict[int, NcuKe
         assert copy.counters["achieved_flops_per_s"] is None and copy.bound.bound != "compute"
         counted = [each.precision for each in copy.precisions]
         assert counted and all(each.flops == 0 for each in copy.precisions), "counted, and none executed"
-        assert any_tells(copy.notes, *counted)
+        assert any_mentions(copy.notes, *counted)
 
 
 def test_our_class_next_to_nvidias(rtx5090: dict[int, NcuKernelFacts]) -> None:
@@ -224,7 +224,7 @@ def test_units_lost_on_the_way_are_refused() -> None:
     (violation,) = facts.parts[0].violations
     assert violation.refused == {"dram_bytes", "duration_s", "dram_bytes_per_s"}
     assert violation.text in facts.violations and violation.text.count("B/s") == 2
-    assert any(violation.text in note and tells(note, *violation.refused) for note in facts.notes)
+    assert any(violation.text in note and mentions(note, *violation.refused) for note in facts.notes)
 
 
 def test_a_share_above_one_is_refused() -> None:
@@ -405,7 +405,7 @@ def test_rules_become_ranked_time(rtx5090: dict[int, NcuKernelFacts]) -> None:
     first = rows[0]
     assert (first.kernel, first.phase) == (rtx5090[3].kernel, "prefill")
     assert first.gain_upper_s == pytest.approx(0.3817 * 0.3 * 0.098)
-    assert tells_in_order(first.arithmetic, "38.2 %", "30.0 %", "prefill", "98.0 ms", "11.2 ms")
+    assert mentions_in_order(first.arithmetic, "38.2 %", "30.0 %", "prefill", "98.0 ms", "11.2 ms")
     gains = [row.gain_upper_s or 0.0 for row in rows]
     assert gains == sorted(gains, reverse=True)
     assert any(row.gain_upper_s is None and row.share_ratio is None for row in rows)

@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.operators.graph_join import (
 )
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.captures.kineto.calls import RecordedKernel, RecordedRun, read_recorded
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.kineto_traces import annotation, call, document, kernel, op, span, write
 from tests.unit.timelines import make_timeline
 
@@ -80,7 +80,7 @@ def test_equal_sequences_get_the_operators_all_recordings_agree_on(make: Any, tm
         ("aten::mm", "decode", 2, pytest.approx(20e-9)),
         ("aten::rms_norm", "decode", 2, pytest.approx(20e-9)),
     ]
-    assert tells(join_note(join), "2", "100 %")
+    assert mentions(join_note(join), "2", "100 %")
 
 
 @pytest.mark.parametrize("graph", [("gemm", "norm"), ("norm", "gemm", "norm"), ("norm",), ("norm", "other")])

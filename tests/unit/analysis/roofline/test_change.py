@@ -16,7 +16,7 @@ from llm_perf_opt.compare.tables import describe_expected
 from llm_perf_opt.hardware.silicon import AllReduce, Operator, Timing
 from llm_perf_opt.hardware.silicon.installation import describe_absence
 from llm_perf_opt.summary import RunInfo, Summary
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.analysis.roofline.runs_with_operators import H100, PEAKS, TABLES, HalfInEight, run
 
 
@@ -27,8 +27,8 @@ def change(a: Summary, b: Summary, **options: object) -> ExpectedChange | None:
 
 
 def quantised(summary: Summary) -> Summary:
-    words = ["llm-perf-opt", "run", "model.quantise_weights=int8"]
-    summary.run = RunInfo("q", "ok", "2026-01-01T00:00:00+00:00", 1.0, words)
+    arguments = ["llm-perf-opt", "run", "model.quantise_weights=int8"]
+    summary.run = RunInfo("q", "ok", "2026-01-01T00:00:00+00:00", 1.0, arguments)
     return summary
 
 
@@ -104,7 +104,7 @@ def test_where_tables_do_not_reach_there_is_a_reason_and_no_number(
 ) -> None:
     found = change(a, b)
     assert found is not None and not found.metrics and found.reason is not None
-    assert found.reason.startswith(f"{side}: ") and tells(found.reason, *facts)
+    assert found.reason.startswith(f"{side}: ") and mentions(found.reason, *facts)
 
 
 def test_without_tables_there_is_a_note_and_for_the_same_settings_none() -> None:
@@ -142,7 +142,7 @@ def test_a_further_setting_that_no_table_knows_leaves_a_reason() -> None:
     )
     sides[1].overrides = ["infer.batch_size=8", "model.compile=true"]
     found = expected_change(*sides, metrics, TABLES)
-    assert found is not None and tells(found.reason, "model.compile")
+    assert found is not None and mentions(found.reason, "model.compile")
     assert not found.metrics and [one.what for one in found.changed] == ["batch size"]
 
 

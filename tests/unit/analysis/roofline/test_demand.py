@@ -21,7 +21,7 @@ from llm_perf_opt.summary import (
     StaticPhase,
     WhatIf,
 )
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def model(**scaling: Any) -> Static:
@@ -204,15 +204,15 @@ def test_floors_of_a_device_and_their_description() -> None:
     assert found.tokens_per_s == pytest.approx(2 / 27.2)
     assert (found.device, found.batch_size, found.context_tokens, found.fits) == ("D", 2, 8, True)
     assert found.floor_term == "memory"
-    assert tells(found.note, "weights", "272 B", "1000 B") and not tells(found.note, "KV cache")
+    assert mentions(found.note, "weights", "272 B", "1000 B") and not mentions(found.note, "KV cache")
     slow = row(peak=1.0)
     assert (slow.tpot_floor_s, slow.floor_term) == (100.0, "compute")
-    assert tells(slow.note, "272 B") and not tells(slow.note, "weights")
+    assert mentions(slow.note, "272 B") and not mentions(slow.note, "weights")
     even = row(peak=100.0 / 27.2)
     assert even.floor_term == "memory"
     no_peak, no_bandwidth = row(peak=None), row(bandwidth=None)
-    assert tells(no_peak.note, "bfloat16", "peak", "272 B")
-    assert tells(no_bandwidth.note, "bandwidth", "272 B") and not tells(no_bandwidth.note, "bfloat16")
+    assert mentions(no_peak.note, "bfloat16", "peak", "272 B")
+    assert mentions(no_bandwidth.note, "bandwidth", "272 B") and not mentions(no_bandwidth.note, "bfloat16")
     for unknown in (no_peak, no_bandwidth):
         assert (unknown.tpot_floor_s, unknown.floor_term) == (None, None)
 

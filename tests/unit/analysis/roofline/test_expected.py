@@ -38,7 +38,7 @@ from llm_perf_opt.hardware.silicon import (
 )
 from llm_perf_opt.summary import Peak
 from llm_perf_opt.summary.static import AttentionShape, ExpertShape, OperatorShapes, ProductShape, SmallShape
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 LIMITS = Target("a device", {"bfloat16": Peak(dense=1e14, source="")}, 1e12)
 
@@ -264,7 +264,7 @@ def test_cached_heads_of_which_ranks_would_have_different_numbers_of_copies_are_
     shapes = decoder()
     for one in shapes.attention:
         one.heads, one.kv_heads = 12, 3
-    assert tells(reason_not_sharded(shapes, 4), "3", "4"), "the cached heads and the devices"
+    assert mentions(reason_not_sharded(shapes, 4), "3", "4"), "the cached heads and the devices"
     assert reason_not_sharded(shapes, 3) is None and reason_not_sharded(shapes, 6) is None
 
 

@@ -22,7 +22,7 @@ from llm_perf_opt.analysis.roofline.what_if import note_beaten_floors, what_if
 from llm_perf_opt.core.units import seconds
 from llm_perf_opt.summary import Coverage, Hardware, Params, Peak, Static, StaticPhase, WhatIf
 from llm_perf_opt.workloads.counting.counter import count_phase, model_tree
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 PEAK, BANDWIDTH = 1e15, 1e12
 
@@ -83,12 +83,12 @@ def test_launching_one_by_one_is_shown_next_to_the_floor() -> None:
     counted = row(work)
     assert counted.launch_graph_s == pytest.approx(100 * GRAPH_NODE_S)
     assert counted.launch_eager_s == pytest.approx(900 * EAGER_LAUNCH_S)
-    assert tells(counted.note, "3.60 ms")
+    assert mentions(counted.note, "3.60 ms")
     started = started_by(work, step_launches=200.0, launch_cost=LaunchCost(2e-6, "measured"))
     captured = row(work, started=started)
     assert captured.launch_eager_s == pytest.approx(200 * 2e-6)
     assert captured.tpot_floor_s == counted.tpot_floor_s
-    assert captured.note is not None and not tells(captured.note, "400 µs"), "the floor is longer"
+    assert captured.note is not None and not mentions(captured.note, "400 µs"), "the floor is longer"
 
 
 def test_a_capture_with_fewer_kernels_lowers_the_least_too() -> None:
@@ -113,7 +113,7 @@ def test_a_floor_above_what_was_measured_is_reported(factor: float, is_said: boo
     note_beaten_floors([found], "made up", None, measured)
     note_beaten_floors([found], "another device", None, measured / 100)
     assert (found.note != before) is is_said
-    assert not is_said or tells(found.note, "TPOT", seconds(measured))
+    assert not is_said or mentions(found.note, "TPOT", seconds(measured))
 
 
 def test_operators_that_start_work_are_counted_and_views_are_not() -> None:

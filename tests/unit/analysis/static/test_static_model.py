@@ -104,14 +104,14 @@ def test_sum_over_steps_is_exact_with_any_mix_of_windows(
 
 
 def test_sum_over_steps_evaluates_a_straight_line_three_times() -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def step(context: int) -> int:
-        asked.append(context)
+        requested.append(context)
         return 5 + 2 * context
 
     assert sum_over_steps(step, 493, 100) == sum(5 + 2 * c for c in range(493, 593))
-    assert sorted(set(asked)) == [493, 542, 592]
+    assert sorted(set(requested)) == [493, 542, 592]
 
 
 @pytest.mark.parametrize(

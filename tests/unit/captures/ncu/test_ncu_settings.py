@@ -95,11 +95,11 @@ def test_the_rerun_is_the_run_that_wrote_the_report(tmp_path: Path) -> None:
 @pytest.mark.needs("ncu example reports", "ncu-report")
 def test_reports_contain_their_own_command_line() -> None:
     """2023 and later store it; those of 2022 do not, and nothing is said of them."""
-    told = {path: settings_of_report(path) for path in example_reports()}
-    assert all(found is None or found[:3] == ("base", "all", ()) for found in told.values())
-    if any("nsight-compute-2023" in path.read_bytes().decode("latin-1") for path in told):
-        assert any(told.values())
-    for path, found in told.items():
+    shown = {path: settings_of_report(path) for path in example_reports()}
+    assert all(found is None or found[:3] == ("base", "all", ()) for found in shown.values())
+    if any("nsight-compute-2023" in path.read_bytes().decode("latin-1") for path in shown):
+        assert any(shown.values())
+    for path, found in shown.items():
         assert {launch.settings for launch in read_ncu(path).launches} == {found}
 
 

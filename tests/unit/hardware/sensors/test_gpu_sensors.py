@@ -11,7 +11,7 @@ from llm_perf_opt.hardware.sensors.base import DeviceLimits, Reading
 from llm_perf_opt.hardware.sensors.gpu import AmdSensor, NvmlSensor
 from llm_perf_opt.hardware.sensors.sampler import FIX, MonitoredDevice, find_sensor, missing_library
 from llm_perf_opt.process.tools import HIDE
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.hardware.sensors.stand_ins import (
     H100,
     HOT,
@@ -123,7 +123,7 @@ def test_a_missing_library_is_a_reason(
     assert missing_library(device) is not None
     found = find_sensor(device)
     assert isinstance(found, str)
-    assert tells(found, package, FIX[device.library or ""])
+    assert mentions(found, package, FIX[device.library or ""])
 
 
 def test_a_driver_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,4 +141,4 @@ def test_a_driver_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_unknown_device_is_a_reason() -> None:
     found = find_sensor(MonitoredDevice("xpu:0"))
-    assert isinstance(found, str) and tells(found, "xpu:0")
+    assert isinstance(found, str) and mentions(found, "xpu:0")

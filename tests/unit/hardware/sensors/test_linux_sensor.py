@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.hardware.sensors.linux import LinuxSensor
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def put(root: Path, **files: object) -> None:
@@ -107,7 +107,7 @@ def test_a_meter_of_which_one_package_is_hidden_is_no_meter(tmp_path: Path) -> N
     put(root, **{"sys/class/powercap/intel-rapl:2/name": "package-1"})  # its energy_uj cannot be read
     sensor = sensor_of(root, [])
     assert sensor.read().energy_j is None
-    assert tells(sensor.absent["energy_j"], "energy_uj")
+    assert mentions(sensor.absent["energy_j"], "energy_uj")
 
 
 def test_this_machine_reports_its_memory() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.hardware.silicon import Attention, Gemm, MoeLayer, Silicon, lookup
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.hardware.silicon.tables import H100, gemm_grid, gemm_row, installation, write_table
 
 GEMM = "h100_sxm/gemm/{}/gemm_perf.parquet"
@@ -25,7 +25,7 @@ def test_a_measured_shape_is_given_as_measured_with_its_source(tmp_path: Path) -
     found = silicon_with(tmp_path, vllm__0_24_0=gemm_grid()).time(Gemm(4, 64, 256), H100)
     assert found is not None and found.how == "measured" and found.rests_on_tables
     assert found.seconds == pytest.approx(4 * 64 * 256 * 1e-9)
-    assert found.source is not None and found.source.words() == "vllm 0.24.0, linear"
+    assert found.source is not None and found.source.describe() == "vllm 0.24.0, linear"
     assert found.source.table == "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet"
 
 
@@ -90,7 +90,7 @@ def test_a_table_with_a_wrong_label_is_not_used_and_is_reported(
         found = tables.time(Gemm(4, 64, 64), H100, framework=framework)
         assert found is not None and found.source is not None and found.source.framework == "sglang"
     (problem,) = tables.problems
-    assert tells(problem, GEMM.format("vllm/0.24.0"), "mislabelled")
+    assert mentions(problem, GEMM.format("vllm/0.24.0"), "mislabelled")
     assert len(tables.tables_of(Gemm(4, 64, 64), H100)) == 1
 
 
@@ -130,7 +130,7 @@ def test_rows_without_a_usable_time_are_left_out_and_reported(tmp_path: Path) ->
     assert found is not None and found.how == "measured"
     assert tables.time(Gemm(4, 64, 64), H100) is not None
     (problem,) = tables.problems
-    assert tells(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "6", "17")
+    assert mentions(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "6", "17")
 
 
 def test_a_table_with_other_columns_is_left_out_and_the_rest_answers(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_table_with_other_columns_is_left_out_and_the_rest_answers(tmp_path: P
     found = tables.time(Gemm(4, 64, 64), H100)
     assert found is not None and found.source is not None and found.source.framework == "sglang"
     (problem,) = tables.problems
-    assert tells(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "m")
+    assert mentions(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "m")
 
 
 def test_a_file_that_is_no_table_is_left_out_and_reported(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_table_is_left_out_and_reported(tmp_path: Path) -> Non
     found = tables.time(Gemm(4, 64, 64), H100)
     assert found is not None and found.how == "measured"
     (problem,) = tables.problems
-    assert tells(problem, "vllm/0.24.0/gemm_perf.parquet")
+    assert mentions(problem, "vllm/0.24.0/gemm_perf.parquet")
 
 
 def test_text_where_numbers_belong_is_left_out(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_another_version_of_the_package_is_read_and_reported(tmp_path: Path) -> 
     tables = Silicon(place)
     assert tables.time(Gemm(4, 64, 64), H100) is not None
     (problem,) = tables.problems
-    assert tells(problem, "0.13.1", "0.12")
+    assert mentions(problem, "0.13.1", "0.12")
 
 
 def test_a_description_that_is_no_yaml_costs_only_the_power(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_description_that_is_no_yaml_costs_only_the_power(tmp_path: Path) -> N
     tables = Silicon(place)
     system = tables.system(H100)
     assert system is not None and system.power_w is None and tables.time(Gemm(4, 64, 64), H100) is not None
-    assert tells(tables.problems[0], "h100_sxm.yaml")
+    assert mentions(tables.problems[0], "h100_sxm.yaml")
 
 
 def test_float16_is_answered_by_the_other_16_bit_type(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from llm_perf_opt.stages.ncu.stage import NcuStage
 from llm_perf_opt.stages.ncu.targets import KernelTime, Target
 from tests.ncu_support import TOOLS, context, profiling_stand_in
 from tests.needs import example_reports
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.nsys_exports import call, kernel, nvtx, write_export
 
 NAMES = {1: "gemm<int>(int)", 2: "gemv<int>(int)", 3: "load<int>(int)", 9: "cudaLaunchKernel"}
@@ -57,13 +57,11 @@ def commands(run_dir: Path, *overrides: str, program: str = OWN_PROGRAM) -> dict
     found = [
         shlex.split(line.removeprefix("run   ").replace("\\\n", " ")) for line in plan if "--export" in line
     ]
-    return {
-        str(Path(words[words.index("--export") + 1]).relative_to(run_dir / "ncu")): words for words in found
-    }
+    return {str(Path(text[text.index("--export") + 1]).relative_to(run_dir / "ncu")): text for text in found}
 
 
-def values(words: list[str], option: str) -> list[str]:
-    return [words[place + 1] for place, word in enumerate(words) if word == option]
+def values(expected: list[str], option: str) -> list[str]:
+    return [expected[place + 1] for place, word in enumerate(expected) if word == option]
 
 
 def test_kernels_come_from_the_phase_and_not_from_the_process(tmp_path: Path) -> None:
@@ -81,9 +79,9 @@ def test_the_plan_profiles_every_phase_with_its_own_top_kernel(tmp_path: Path) -
     found = commands(run_dir, "run.top_n_kernels=1")
     assert set(found) == {"prefill/run", "decode/run"}
     for phase, own, other in (("prefill", "gemm", "gemv"), ("decode", "gemv", "gemm")):
-        words = found[f"{phase}/run"]
-        assert values(words, "--nvtx-include") == [f"{phase}/"]
-        (pattern,) = values(words, "--kernel-name")
+        text = found[f"{phase}/run"]
+        assert values(text, "--nvtx-include") == [f"{phase}/"]
+        (pattern,) = values(text, "--kernel-name")
         assert own in pattern and other not in pattern and "load" not in pattern
 
 
@@ -170,8 +168,8 @@ def test_a_run_per_phase_leaves_the_files_of_each(tmp_path: Path) -> None:
     # The stand-in profiles none of the targets, which is said for each phase.
     assert result.status == "degraded"
     prefill, _, decode = str(result.reason).partition("decode: ")
-    assert tells(prefill, "prefill", "1") and tells(decode, "2")
-    assert tells(result.fix, "pipeline.ncu.ncu_cli.launch_count")
+    assert mentions(prefill, "prefill", "1") and mentions(decode, "2")
+    assert mentions(result.fix, "pipeline.ncu.ncu_cli.launch_count")
     assert set(result.exit_codes) >= {"ncu-prefill", "ncu-decode"}
     for phase in ("prefill", "decode"):
         folder = run_dir / "ncu" / phase

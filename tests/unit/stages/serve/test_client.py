@@ -100,7 +100,7 @@ def test_reasoning_and_tool_calls_are_tokens_and_the_first_answer_is_apart() -> 
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "words"),
+    ("fault", "status", "expected"),
     [
         ("429", "rejected", "HTTP 429"),
         ("500", "error", "HTTP 500"),
@@ -115,10 +115,10 @@ def test_reasoning_and_tool_calls_are_tokens_and_the_first_answer_is_apart() -> 
         ("endless-line", "error", "an event of more than"),
     ],
 )
-def test_every_fault_has_its_own_status_and_a_reason(fault: str, status: str, words: str) -> None:
+def test_every_fault_has_its_own_status_and_a_reason(fault: str, status: str, expected: str) -> None:
     record = one(Behaviour(fault=fault), timeout_s=0.3 if fault == "never-ends" else 20.0)
     assert record.status == status
-    assert words in (record.reason or "")
+    assert expected in (record.reason or "")
     assert len(record.reason or "") <= 300
 
 

@@ -335,7 +335,7 @@ def test_a_key_that_is_not_set_is_refused_before_any_work(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "expected"),
     [
         (["pipeline.serve.engine=attach", "pipeline.serve.url=http://example.com"], "is not this machine"),
         (["pipeline.serve.engine=attach", "pipeline.serve.url=http://10.0.0.1:8000"], "allow_remote=true"),
@@ -358,10 +358,10 @@ def test_a_key_that_is_not_set_is_refused_before_any_work(
         (["model=whisper_tiny"], "none can be written"),
     ],
 )  # fmt: skip
-def test_mistakes_are_refused_before_any_work(overrides: list[str], words: str, tmp_path: Path) -> None:
+def test_mistakes_are_refused_before_any_work(overrides: list[str], expected: str, tmp_path: Path) -> None:
     with pytest.raises((ConfigError, InputError)) as refused:
         serve(tmp_path / "run", *overrides)
-    assert words in str(refused.value)
+    assert expected in str(refused.value)
     assert "sk-0123456789abcdef0123" not in str(refused.value)
     assert not (tmp_path / "run" / "serve").exists()
 

@@ -15,7 +15,7 @@ from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.verify import verify_tokens
 from llm_perf_opt.workloads.measure import EngineRun, Measurement, check_tokens
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import samples, workload
 
 
@@ -32,7 +32,7 @@ def test_right_tokens_are_verified(kind: str, static: bool, tmp_path: Path) -> N
     run = checked(engine, samples(kind, tmp_path, 2))
     assert run.result.workload().tokens_verified is True
     (note,) = [note for note in run.result.notes if "generate()" in note]
-    assert tells(note, "4")
+    assert mentions(note, "4")
 
 
 def test_a_model_that_forgets_its_past_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from llm_perf_opt.summary.static import StaticDocument
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.models.model_types import loading_problem, reason_not_quantised
 from llm_perf_opt.workloads.registry import load_adapter
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -108,7 +108,7 @@ def test_an_unknown_method_gives_no_bytes_and_a_note(tmp_path: Path) -> None:
     assert static.phases["decode"].weight_bytes is None
     assert "weights" not in static.resident_bytes
     assert document.resident == []
-    assert any(tells(note, "MBU", "spqr") for note in document.notes)
+    assert any(mentions(note, "MBU", "spqr") for note in document.notes)
     assert what_if(static, load_catalogue(), dtype="bfloat16") == []
 
 
@@ -119,7 +119,7 @@ def test_a_run_that_is_not_quantised_is_counted_as_it_runs(tmp_path: Path) -> No
         document.static.phases["decode"].weight_bytes
         == count(tmp_path, None).static.phases["decode"].weight_bytes
     )
-    assert any(tells(note, "gptq", "random weights") for note in document.notes)
+    assert any(mentions(note, "gptq", "random weights") for note in document.notes)
 
 
 @pytest.mark.parametrize("source", ["key", "checkpoint"])
@@ -170,4 +170,4 @@ def test_the_page_shows_how_weights_are_stored(tmp_path: Path) -> None:
     page = render_static_report(count(tmp_path, GPTQ))
     plain = render_static_report(count(tmp_path, None))
     for fact in ("gptq", "int4"):
-        assert tells(page, fact) and not tells(plain, fact)
+        assert mentions(page, fact) and not mentions(plain, fact)

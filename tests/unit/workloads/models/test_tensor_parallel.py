@@ -19,7 +19,7 @@ from llm_perf_opt.workloads.models.loading import build_meta, build_random
 from llm_perf_opt.workloads.models.weights import plans_of, reason_not_split
 from llm_perf_opt.workloads.rank_group import agreed, group_size, in_group
 from tests.support import REPOSITORY
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.workloads.models import rank_program
 
 
@@ -100,7 +100,7 @@ def test_a_model_that_cannot_be_split_is_refused_with_the_reason(
     config: dict, ranks: int, facts: list[str] | None
 ) -> None:
     found = reason_not_split(SimpleNamespace(model_type="toy", **config), ranks)
-    assert found is None if facts is None else tells(found, *facts)
+    assert found is None if facts is None else mentions(found, *facts)
 
 
 def test_only_text_decoders_are_split() -> None:
