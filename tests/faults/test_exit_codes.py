@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.commands.verbs import VERBS
+from llm_perf_opt.commands import VERBS
 from tests.support import QUICK, cli
 
 LONG = "n" * 300

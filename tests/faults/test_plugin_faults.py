@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.commands.completion import _leaves
 from llm_perf_opt.config import compose as compose_module
 from llm_perf_opt.config import store
-from llm_perf_opt.config.completion import _leaves
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.config.hydra_bridge.compose import register_schema
 from llm_perf_opt.core.errors import ConfigError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.cli import main
-from llm_perf_opt.commands.verbs import VERBS
+from llm_perf_opt.commands import VERBS
 from llm_perf_opt.summary import Summary
 from llm_perf_opt.summary.codec import json_schema
 from tests.support import QUICK, cli, files_below, imported_modules, read_json

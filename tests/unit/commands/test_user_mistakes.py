@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.cli import main
-from llm_perf_opt.commands.verbs import VERBS
+from llm_perf_opt.commands import VERBS
 from llm_perf_opt.config.legacy import current_overrides, translate_overrides
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.workloads.models import hub
