@@ -37,7 +37,7 @@ _CONTRADICTION = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Consensus:
+class _Consensus:
     """By how much most kernels' launches differ."""
 
     launches_ratio: float
@@ -83,7 +83,7 @@ def captured_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Wo
     return Work(None, "", None, None, None, _reason_unknown(a, b, kernels))
 
 
-def _launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
+def _launch_consensus(rows: Sequence[KernelChange]) -> _Consensus | None:
     """Return the ratio that the launches of most kernels share; ``None`` where they do not agree.
 
     Every kernel has one vote, weighted by the logarithm of its launches: a kernel with one launch is not informative, and
@@ -100,10 +100,10 @@ def _launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
     weights = [math.log2(max(a, b)) for _, a, b in pairs]
     whole = math.fsum(weights)
     if whole == 0:
-        return Consensus(1.0, 1.0, common)
+        return _Consensus(1.0, 1.0, common)
     equal = math.fsum(w for w, (_, a, b) in zip(weights, pairs, strict=True) if a == b)
     if equal >= _EQUAL_SHARE * whole:
-        return Consensus(1.0, 1.0, common)
+        return _Consensus(1.0, 1.0, common)
     ratio = _weighted_median([b / a for _, a, b in pairs], weights)
     agreeing = [
         (weight, pair)
@@ -115,7 +115,7 @@ def _launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
     total_a, total_b = sum(a for _, (_, a, _) in agreeing), sum(b for _, (_, _, b) in agreeing)
     priced = [(a, b, row.a_s / a) for _, (row, a, b) in agreeing if row.a_s]
     worth_a, worth_b = (math.fsum(n[side] * n[2] for n in priced) for side in (0, 1))
-    return Consensus(total_b / total_a, worth_b / worth_a if worth_a else total_b / total_a, common)
+    return _Consensus(total_b / total_a, worth_b / worth_a if worth_a else total_b / total_a, common)
 
 
 def _common_share(rows: Sequence[KernelChange], common: Sequence[KernelChange]) -> float:
@@ -176,13 +176,13 @@ def _counted_work(basis: str, unit: str, plural: str, a: float, b: float) -> Wor
     return Work("phases" if basis == "phases" else "steps", unit, a, b, b / a, text)
 
 
-def _launch_work(launches: Consensus) -> Work:
+def _launch_work(launches: _Consensus) -> Work:
     text = f"Counted in launches of the same kernels: {_describe_launch(launches)}"
     apart = abs(math.log(launches.time_ratio / launches.launches_ratio))
     return Work("launches", "unit of work", None, None, launches.time_ratio, text, uncertainty_ratio=apart)
 
 
-def _checked(counted: Work, launches: Consensus | None) -> Work:
+def _checked(counted: Work, launches: _Consensus | None) -> Work:
     """Check the number of steps against the launches; on contradiction the launches are used, marked as uncertain."""
     if counted.ratio is None:
         return counted
@@ -214,7 +214,7 @@ def _reason_unknown(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> 
     return f"How much work each capture holds is not known: neither side counts steps or passes of phases, and {why}"
 
 
-def _describe_launch(found: Consensus) -> str:
+def _describe_launch(found: _Consensus) -> str:
     text = _more_or_less(found.launches_ratio, "launches")
     if abs(found.time_ratio - found.launches_ratio) > 0.01:
         text += f", which are worth {_percent(found.time_ratio)} {_direction(found.time_ratio)} of their time"

@@ -239,11 +239,6 @@ def _nvidia_gpus(proc: Path) -> list[DetectedGpu]:
     ]
 
 
-def _detect_gpu(index: int = 0) -> DetectedGpu | None:
-    """Return CUDA or ROCm device ``index``."""
-    return detect_device(f"cuda:{index}")
-
-
 def detect_device(device: str) -> DetectedGpu | None:
     """Return an accelerator by torch's name of it.
 

@@ -49,7 +49,7 @@ METRIC_NAMES: dict[Metric, str] = {
     "tokens_per_s": "tokens per second",
     "energy": "energy per answer",
 }
-DECISIONS = {"keep": "keep", "drop": "drop", "ask": "keep?", "failed": "failed"}
+_DECISION_LABELS = {"keep": "keep", "drop": "drop", "ask": "keep?", "failed": "failed"}
 
 
 def format_value(value: float | None, metric: Metric) -> str:
@@ -215,7 +215,7 @@ def describe_first_finding(result: Improvement) -> str | None:
             f"{name}: its remedy {' '.join(helped[0].overrides)} showed a gain alone, but is not in the best"
         )
     decided = "; ".join(
-        f"{' '.join(trial.overrides)}: {DECISIONS[trial.decision]}, {trial.reason}" for trial in tried
+        f"{' '.join(trial.overrides)}: {_DECISION_LABELS[trial.decision]}, {trial.reason}" for trial in tried
     )
     return f"{name}: no remedy of it is kept ({decided})"
 
@@ -392,7 +392,7 @@ def improve_console(result: Improvement) -> str:
 
 def _row(trial: Trial) -> list[str]:
     measured = [_describe_measurement(trial.measured), _describe_moved_metrics(trial)]
-    row = [DECISIONS[trial.decision], _name_of(trial), "; ".join(filter(None, measured))]
+    row = [_DECISION_LABELS[trial.decision], _name_of(trial), "; ".join(filter(None, measured))]
     if trial.decision == "failed":
         return [*row, trial.reason]
     return [
@@ -428,7 +428,7 @@ def trial_table(result: Improvement, role: Role) -> Table:
 def _trial_row(trial: Trial, result: Improvement) -> Row:
     found = trial.measured
     cells = [
-        text(DECISIONS[trial.decision], strong=trial.decision == "keep"),
+        text(_DECISION_LABELS[trial.decision], strong=trial.decision == "keep"),
         code(" ".join(trial.overrides)),
         Cell(format_change(found.change_ratio), found.change_ratio) if found is not None else text(None),
         text(format_interval(found.low, found.high) if found is not None else None),

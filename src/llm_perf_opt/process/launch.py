@@ -436,6 +436,18 @@ class BackgroundProcess:
         return self._result
 
 
+def stated_version(executable: str, product: str, program: str, parse: Callable[[str], str | None]) -> str:
+    """Return the version that a tool states; another program under its name is a :class:`ToolError`."""
+    answer = run_probe([executable, "--version"])
+    text = parse(answer.text)
+    if text is None:
+        raise ToolError(
+            f"{executable} does not answer as {product}: {answer.tail(3) or answer.ended}",
+            hint=f"check that the file is {program} of {product} and that it runs by hand",
+        )
+    return text
+
+
 def run_probe(
     argv: Sequence[str],
     *,

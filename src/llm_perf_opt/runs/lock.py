@@ -98,7 +98,7 @@ def _acquire(path: Path, elsewhere: str) -> int:
             if _is_same_file(descriptor, path):
                 _take_over(descriptor)
                 return descriptor
-        except BaseException:
+        except BaseException:  # also at a signal the descriptor must be closed
             os.close(descriptor)
             raise
         os.close(descriptor)

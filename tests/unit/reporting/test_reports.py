@@ -26,7 +26,7 @@ from llm_perf_opt.reporting.console import console_summary
 from llm_perf_opt.reporting.html.page import inline, safe_json
 from llm_perf_opt.reporting.markdown import prose
 from llm_perf_opt.reporting.opening import headline_figures
-from llm_perf_opt.reporting.render import render_all
+from llm_perf_opt.reporting.render import write_documents
 from llm_perf_opt.reporting.report import (
     MOST_ROWS,
     kernels_markdown,
@@ -299,14 +299,14 @@ def test_tables_drop_empty_columns_and_keep_the_first() -> None:
     assert [column.label for column in table.without_empty_columns().columns] == ["a", "c"]
 
 
-def test_render_all_writes_every_page_and_names_the_one_to_open(tmp_path: Path) -> None:
-    assert render_all(full_summary(), tmp_path) == tmp_path / "report.html"
+def test_every_page_is_written_and_the_first_is_the_one_to_open(tmp_path: Path) -> None:
+    assert write_documents(full_summary(), tmp_path)[0] == tmp_path / "report.html"
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert written == {
         "report.html", "report.md", "stakeholder_summary.md", "kernels.md", "torch_profiler/operators.md",
     }  # fmt: skip
     first = (tmp_path / "report.html").read_bytes()
-    render_all(full_summary(), tmp_path)
+    write_documents(full_summary(), tmp_path)
     assert (tmp_path / "report.html").read_bytes() == first
 
 

@@ -102,7 +102,7 @@ KERNEL_S = 2.2e-6
 _COMMON_SHARE = 0.5
 """Of the variance of interpolation errors at one number of positions, what all shapes have in common: up to 0.6 by operator and
 device (``benchmarks/silicon_ranges.py``)."""
-USUAL_PER_MACHINE = 8
+_USUAL_PER_MACHINE = 8
 """Devices of one machine, where nothing says otherwise."""
 _OTHER_NAMES = {"fp8_block": "float8", "nvfp4": "float4", "int8_wo": "int8", "int4_wo": "int4"}
 _WIDENED = ("int8", "int4")
@@ -118,12 +118,12 @@ class Target:
     bandwidth_bytes_per_s: float | None
     link_bytes_per_s: float | None = None
     devices_per_machine: int | None = None
-    """As many as its link reaches; ``None``: not known, and taken as ``USUAL_PER_MACHINE``."""
+    """As many as its link reaches; ``None``: not known, and taken as ``_USUAL_PER_MACHINE``."""
 
     @property
     def linked(self) -> int:
         """How many devices the link joins."""
-        return self.devices_per_machine or USUAL_PER_MACHINE
+        return self.devices_per_machine or _USUAL_PER_MACHINE
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,7 +256,7 @@ DECODERS: dict[str, Callable[[Config], Decoder]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sam:
+class _Sam:
     """SAM's image encoder, its neck, and the two convolutions that bring the map to 1/64 of the image."""
 
     hidden: int
@@ -307,9 +307,9 @@ class Sam:
         return side
 
 
-def _sam_of(config: Config) -> Sam:
+def _sam_of(config: Config) -> _Sam:
     """Read a transformers SAM config with ``downsample_channels``."""
-    return Sam(
+    return _Sam(
         hidden=int(config["hidden_size"]),
         layers=int(config["num_hidden_layers"]),
         mlp=int(config.get("mlp_dim") or config["hidden_size"] * config["mlp_ratio"]),

@@ -121,7 +121,7 @@ def _waits(
 
 
 @dataclass(frozen=True, slots=True)
-class NvtxEvents:
+class _NvtxEvents:
     """NVTX events of the program."""
 
     ranges: Ranges
@@ -132,12 +132,12 @@ class NvtxEvents:
     """Process, rank and number of ranks, of processes that say so."""
 
 
-def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
+def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> _NvtxEvents:
     """Read ranges, and the marks that identify ranks."""
     empty = np.empty(0, np.int64)
     if not export.has(NVTX):
         none = empty.astype(np.int32)
-        return NvtxEvents(Ranges(empty, empty, empty, none, none), empty.astype(bool), [])
+        return _NvtxEvents(Ranges(empty, empty, empty, none, none), empty.astype(bool), [])
     export.require(NVTX, "start", "end", "eventType", "globalTid")
     text = "text" if export.has(NVTX, "text") else None
     columns = export.read(
@@ -163,7 +163,7 @@ def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
         name[order].astype(np.int32),
         np.full(len(order), UNKNOWN, np.int32),
     )
-    return NvtxEvents(ranges, columns["eventType"][order] == _START_END, ranks)
+    return _NvtxEvents(ranges, columns["eventType"][order] == _START_END, ranks)
 
 
 def _marked_ranks(columns: dict[str, Int64], pool: TextPool) -> list[list[int]]:

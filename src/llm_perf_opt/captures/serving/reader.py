@@ -38,7 +38,7 @@ from llm_perf_opt.core.files import (
     UNPACK_VARIABLE,
     most_document_bytes,
     most_unpacked,
-    read_document,
+    read_input,
 )
 
 _HINT = (
@@ -191,12 +191,7 @@ def _detect_text(path: Path, data: bytes, lines: _Objects) -> _Detected:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        data = read_document(path)
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", hint="check the path and its permissions", path=str(path)
-        ) from error
+    data = read_input(path)
     if data[:2] != b"\x1f\x8b":
         return data
     most = min(most_document_bytes(), len(data) * most_unpacked())

@@ -71,7 +71,7 @@ def reason_lost(result: object) -> str | None:
 
 
 @contextlib.contextmanager
-def every_result(launcher: str) -> Iterator[None]:
+def _every_result(launcher: str) -> Iterator[None]:
     """Let a missing result be one for as long as the block runs; its manifest tells what became of the job."""
     patience: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if launcher in ("slurm", "submitit_local"):
@@ -231,7 +231,7 @@ def run_sweep(
             with_log_configuration=True,
         )
         context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
-        with every_result(engine_of(master).launcher):
+        with _every_result(engine_of(master).launcher):
             if jobs is not None:
                 _launch(context, job, master, jobs, on_lost)
             else:
@@ -381,6 +381,7 @@ def run_job(job: Callable[[RawConfig], None], arguments: Sequence[str]) -> int |
         try:
             job(raw)
         except Exception as error:
+            # Hydra prints and replaces what a job raises; every exception is carried through it and raised again below.
             raise _Carried(error) from error
 
     register_schema()

@@ -52,7 +52,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(PLAIN, _in_ascii)
 
 
-class CleanText:
+class _CleanText:
     """A text stream that makes control characters visible."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -91,7 +91,7 @@ def safe_streams() -> Iterator[None]:
             is_ascii = stream.isatty() and wants_ascii(os.environ)
             stream.reconfigure(errors=PLAIN, encoding="ascii" if is_ascii else None)
     before = sys.stdout
-    sys.stdout = cast(TextIO, CleanText(before))
+    sys.stdout = cast(TextIO, _CleanText(before))
     try:
         yield
     finally:

@@ -61,7 +61,7 @@ class Sensor(Protocol):
         ...
 
 
-class LibraryQueries:
+class _LibraryQueries:
     """Queries single values from a library: the first error is kept as the reason, and the query is not repeated."""
 
     def __init__(self, refusals: tuple[type[Exception], ...]) -> None:
@@ -97,10 +97,10 @@ class LibrarySensor(ABC):
         """Take an initialised library, its GPU handle, and its exception types."""
         self._library: Any = library
         self._handle = handle
-        self._queries = LibraryQueries(refusals)
+        self._queries = _LibraryQueries(refusals)
         self.absent = self._queries.absent
         self.device = self._name()
-        limits = LibraryQueries(refusals)
+        limits = _LibraryQueries(refusals)
         self.limits = DeviceLimits(
             limits.query(CLOCK, self._clock_max_hz), limits.query(POWER, self._power_limit_w)
         )

@@ -163,7 +163,7 @@ class PhaseMemory:
             entry["reserved_bytes"] = max(entry["reserved_bytes"], held)
 
 
-class AllocatorMeter:
+class _AllocatorMeter:
     """All that torch's allocator of an accelerator holds, weights included."""
 
     counts: Literal["allocator", "process"] = "allocator"
@@ -218,7 +218,7 @@ def memory_meter(device: str) -> MemoryMeter | str:
         accelerator = open_accelerator(device)
         if accelerator.peak_memory() is None:
             return f"torch's allocator of {device} does not count what it holds"
-        return AllocatorMeter(accelerator)
+        return _AllocatorMeter(accelerator)
     try:
         return ResidentMeter()
     except OSError as error:

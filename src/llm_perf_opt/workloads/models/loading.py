@@ -357,7 +357,7 @@ def make_config(
     from huggingface_hub.errors import StrictDataclassError
 
     plain = {str(name): value for name, value in arch.items()}
-    check_keys(
+    _check_arch_keys(
         kind, {name: value for name, value in plain.items() if document is None or name not in document}, key
     )
     try:
@@ -371,7 +371,7 @@ def make_config(
         ) from error
 
 
-def check_keys(kind: Any, arch: Mapping[str, Any], key: str) -> None:
+def _check_arch_keys(kind: Any, arch: Mapping[str, Any], key: str) -> None:
     """Reject unknown keys, at every level, with the nearest known one."""
     nested: Mapping[str, Any] = getattr(kind, "sub_configs", None) or {}
     known = (
@@ -390,7 +390,7 @@ def check_keys(kind: Any, arch: Mapping[str, Any], key: str) -> None:
             )
         child = nested.get(name)
         if isinstance(value, Mapping) and dataclasses.is_dataclass(child):
-            check_keys(child, value, f"{key}.{name}")
+            _check_arch_keys(child, value, f"{key}.{name}")
 
 
 def require(condition: bool, message: str, *, key: str, hint: str) -> None:
