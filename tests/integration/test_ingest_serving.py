@@ -59,7 +59,7 @@ def test_text_from_records_is_escaped(tmp_path: Path) -> None:
         (
             ["--serving", "{}/requests.jsonl", "--serving-steps", "{}/requests.jsonl"],
             3,
-            "holds no step records",
+            "contains no step records",
         ),
         (["--serving", "{}/damaged.json"], 3, "not valid JSON"),
     ],

@@ -149,7 +149,7 @@ def test_collectives_of_ranks_are_those_of_the_static_model(profiled: Path) -> N
         assert row["weight_bytes"] == share["weight_bytes"] < summary["static"]["resident_bytes"]["weights"]
         assert row["kv_bytes_per_token"] == summary["static"]["kv_bytes_per_token"] / 2
         assert row["link_bytes"]["decode"] > 0
-    assert 'id="table-ranks-on-paper"' in (profiled / "report.html").read_text(encoding="utf-8")
+    assert 'id="table-ranks-static"' in (profiled / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.needs("nsys")

@@ -136,8 +136,8 @@ def _graph_breaks(breaks: Sequence[CompileEvent]) -> list[Finding]:
             phase=None,
             evidence=[*named, *([f"{len(places) - 5} more places"] if len(places) > 5 else [])],
             gain_upper_s=None,
-            arithmetic="a break ends a graph at every call: what lies between runs eagerly, and nothing is fused across it; the log "
-            "does not say how long that takes",
+            arithmetic="a break ends a graph at every call: the code in between runs eagerly, and nothing is fused across it; the log "
+            "does not record how long that takes",
             advice="Rewrite the lines named so that they can be traced (no printing, no .item(), no data-dependent branch), or move "
             "them out of the compiled function; torch.compile(fullgraph=True) turns a break into an error.",
             confidence="medium",

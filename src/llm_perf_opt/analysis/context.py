@@ -268,14 +268,14 @@ _GENERAL: dict[str, str] = {
     "installed.",
     "old-flash-attention": "Try a newer attention kernel: FlashAttention 3 (Hopper), cuDNN attention "
     "(sdpa_kernel(SDPBackend.CUDNN_ATTENTION)), or the engine's attention backend; compare the outputs.",
-    "kv-cache-growth": "Shorten the prompt, keep keys and values in fewer bits where the answers stand it, use grouped heads or a "
+    "kv-cache-growth": "Shorten the prompt, keep keys and values in fewer bits if accuracy allows, use grouped heads or a "
     "sliding window where the model has them.",
     "noisy-timings": "Repeat the measurement more often, fix the clocks, and keep the machine to yourself.",
     "warm-up-pollution": "Warm up for longer, so that caches, autotuning and lazy initialisation are over before measuring.",
     "more-work-than-needed": "Use an implementation that sends tokens to their chosen experts only and keeps latent attention "
     "compressed (vLLM and SGLang do).",
     "padding-waste": "Batch requests of similar length, or use a runtime that packs sequences.",
-    "vision-dominated-ttft": "Compile the image encoder and batch the tiles of several pages; where the answers stand it, use fewer "
+    "vision-dominated-ttft": "Compile the image encoder and batch the tiles of several pages; if accuracy allows, use fewer "
     "pixels or fewer tiles.",
 }
 

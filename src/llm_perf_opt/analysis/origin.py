@@ -69,7 +69,7 @@ def failed_sides(a: Side, b: Side) -> list[str]:
             if summary.run.status != "ok"
         ]
         if bad:
-            notes.append(f"{letter} did not come to its end: {', '.join(bad)}. No gate passes on it.")
+            notes.append(f"{letter} did not finish: {', '.join(bad)}. No gate passes on it.")
     return notes
 
 

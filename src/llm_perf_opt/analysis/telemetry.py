@@ -173,7 +173,7 @@ def memory_document(capture: KinetoCapture, attribution: Attribution, device: st
     return {
         "schema": 1,
         "device": device,
-        "counts": "everything the allocator holds" if on_cuda else "allocated since the pass began",
+        "counts": "everything the allocator has allocated" if on_cuda else "allocated since the pass began",
         "peak_bytes": int(used.max()),
         "events": len(time),
         "phases": _by_phase(capture, attribution, time, used),

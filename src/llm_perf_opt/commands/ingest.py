@@ -186,7 +186,7 @@ def _traces_in(folder: Path) -> list[Path]:
     found = sorted(one for one in folder.iterdir() if one.is_file() and one.name.endswith(_TRACE_SUFFIXES))
     if not found:
         raise InputError(
-            f"{folder} holds no torch profiler trace (.json or .json.gz)",
+            f"{folder} contains no torch profiler trace (.json or .json.gz)",
             hint="give the folder that the profiler wrote its traces to, or a trace itself",
             path=str(folder),
         )

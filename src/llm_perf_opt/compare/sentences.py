@@ -71,7 +71,7 @@ def speed(ratio: float | None) -> str:
 def _work_difference(work: Work) -> str:
     """``B holds 12.5 % less work (7 steps instead of 8)``; empty where the work is the same."""
     if work.ratio is None:
-        return "B holds another mix of work" if work.phases else ""
+        return "B does a different mix of work" if work.phases else ""
     if abs(work.ratio - 1) < 0.0005:
         return ""
     counted = (
@@ -82,7 +82,7 @@ def _work_difference(work: Work) -> str:
         else ""
     )
     share = units.percent(abs(work.ratio - 1))
-    text = f"B holds {share} {'more' if work.ratio > 1 else 'less'} work"
+    text = f"B does {share} {'more' if work.ratio > 1 else 'less'} work"
     return f"{text} ({counted})" if counted else text
 
 

@@ -204,14 +204,14 @@ def _checked(counted: Work, launches: _Consensus | None) -> Work:
 
 def _reason_unknown(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> str:
     if not a.kernels or not b.kernels:
-        return f"{'A' if not a.kernels else 'B'} holds no kernels"
+        return f"{'A' if not a.kernels else 'B'} contains no kernels"
     counted = [row for row in kernels if row.matched in _SAME_KERNEL and row.a_launches and row.b_launches]
     why = (
         "too few kernels are in both captures with their number of launches"
         if not counted or _common_share(kernels, counted) < _SAME_KERNELS_SHARE
         else "the launches of the kernels that both sides have do not differ by a common factor"
     )
-    return f"How much work each capture holds is not known: neither side counts steps or passes of phases, and {why}"
+    return f"How much work each capture contains is not known: neither side counts steps or passes of phases, and {why}"
 
 
 def _describe_launch(found: _Consensus) -> str:

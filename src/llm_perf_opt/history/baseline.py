@@ -133,7 +133,7 @@ def _none_with_same_settings(
         return InputError(
             f"--baseline {options.baseline}: {directory} has no other run to compare with"
             + (f" ({count} failed or have no time)" if count else ""),
-            hint="run the baseline first, or say where runs are: --index DIR",
+            hint="run the baseline first, or give the directory of the runs: --index DIR",
         )
     found = differences(nearest, ours)
     shown = "; ".join(found[:_MOST_DIFFERENCES]) + (

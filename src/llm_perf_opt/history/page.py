@@ -69,7 +69,7 @@ def _describe_drift(trend: Trend) -> str | None:
     """Describe a drift or random walk of a trend; ``None``: neither."""
     if trend.drift_ratio is None:
         if trend.wanders:
-            return "the level wanders from run to run, so that only changes that come at once are shown"
+            return "the level drifts randomly from run to run, so only abrupt changes are shown"
         return None
     return f"a drift of {format_signed_percent(trend.drift_ratio)} from the first run to the last, which no step describes better"
 
@@ -92,8 +92,8 @@ def _short(value: str | None) -> str:
 
 def _describe_track_record(record: FindingRecord) -> str:
     """Describe the track record of a rule on a machine."""
-    described = describe_record(record.helped, record.trials, where="here") or "no trial could tell"
-    more = f"; {record.not_shown} could not tell" if record.not_shown and record.trials else ""
+    described = describe_record(record.helped, record.trials, where="here") or "no trial was conclusive"
+    more = f"; {record.not_shown} were inconclusive" if record.not_shown and record.trials else ""
     return f"{described}{more}"
 
 
@@ -112,8 +112,8 @@ def skipped_lines(left_out: Sequence[LeftOut]) -> list[str]:
 def describe_empty(history: History) -> str:
     """Explain why there are no trends."""
     if history.left_out:
-        return "no run with such a metric is left: what was left out, and why, is below"
-    return "no run has such a metric"
+        return "every run with this metric was left out; the reasons are below"
+    return "no run has this metric"
 
 
 def describe_method(method: HistoryMethod) -> str:

@@ -182,7 +182,7 @@ def _known(run: Path, overrides: Sequence[str]) -> Start | None:
     own = _own_overrides(summary)
     if own != list(overrides):
         raise ConfigError(
-            f"{run.parent} holds the baseline of another configuration: {' '.join(own or ()) or 'the default'}",
+            f"{run.parent} is the baseline of another configuration: {' '.join(own or ()) or 'the default'}",
             hint="give another --out",
         )
     return Start(run, summary, list(overrides)) if summary.run.status == "ok" else None

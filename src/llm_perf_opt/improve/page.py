@@ -135,7 +135,7 @@ def _describe_prediction(trial: Trial) -> str:
         trial.predicted_source,
     )
     if trial.finding is None:
-        prediction = "no finding asked for it"
+        prediction = "no finding suggests it"
         if trial.predicted_gain_s is None:
             return prediction
         prediction = f"predicted {predicted}"
@@ -177,7 +177,7 @@ def headline(result: Improvement) -> str:
         undecided = sum(trial.decision == "ask" and trial.role != "confirmation" for trial in result.tried)
         more = f"; {undecided} that change the answers are yours to decide" if undecided else ""
         if any(trial.role == "confirmation" for trial in result.tried):
-            return f"Nothing to keep: what showed a gain did not stand when it was measured again{more}."
+            return f"Nothing to keep: no gain was confirmed when it was measured again{more}."
         count = len(singles(result))
         if not count:
             return f"Nothing was tried: {TIME_IS_OVER if cut_by_budget(result) else 'no remedy could be measured'}."

@@ -206,7 +206,7 @@ def advice(orphans: list[Orphan]) -> str:
         pids = " ".join(str(orphan.pid) for orphan in others)
         parts.append(
             f"an agent of another nsys still runs, {', '.join(map(str, others))}: "
-            f"when nobody uses it, kill {pids}"
+            f"if it is not in use, kill {pids}"
         )
     return "; ".join(parts)
 

@@ -120,7 +120,7 @@ def _page(facts: NcuKernelFacts, names: tuple[str, str, str]) -> str:
         ),
     ]
     if facts.rules:
-        parts += ["## What NVIDIA's rules say", *_rules(facts)]
+        parts += ["## Findings of NVIDIA's rules", *_rules(facts)]
     remarks = [*facts.violations, *facts.notes]
     if remarks:
         parts += ["## Remarks", "\n".join(f"- {md_text(remark)}" for remark in remarks)]

@@ -90,7 +90,7 @@ def _describe_conclusion(summary: Summary, changes: list[Finding]) -> str:
     parts = [_where_time_goes(summary)]
     if changes:
         first = changes[0]
-        lead = "first change" if first.gain_upper_s is not None else "first finding"
+        lead = "fix first" if first.gain_upper_s is not None else "first finding"
         parts.append(f"{lead}: {first.title} ({describe_gain(first)})")
     return sentence("; ".join(part for part in parts if part)) if any(parts) else ""
 
@@ -144,9 +144,9 @@ def _describe_fastest(best: OtherDevices) -> str:
     """Describe the expected and minimum times on the fastest listed device that fits the model."""
     least = f"{units.seconds(best.ttft_floor_s)} to the first token and {units.seconds(best.tpot_floor_s)} for each further one"
     if best.ttft_expected_s is None or best.tpot_expected_s is None:
-        return f"The fastest of these devices that holds it, {best.device}, needs at least {least}."
+        return f"The fastest of these devices that can hold it, {best.device}, needs at least {least}."
     return (
-        f"On the fastest of these devices that holds it, {best.device}, expect {units.seconds(best.ttft_expected_s)} to the first "
+        f"On the fastest of these devices that can hold it, {best.device}, expect {units.seconds(best.ttft_expected_s)} to the first "
         f"token and {units.seconds(best.tpot_expected_s)} for each further one (at least {least})."
     )
 

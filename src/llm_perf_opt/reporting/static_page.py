@@ -388,7 +388,7 @@ def _components(document: StaticDocument) -> str:
     active = _format_count(static.params.active_per_token)
     header = ["component", "parameters", *(title for phase in phases for title in (phase, "share"))]
     intro = (
-        f"{_format_count(static.params.total)} parameters, {active} of them met by one token in decode.\n\n"
+        f"{_format_count(static.params.total)} parameters, {active} of them used by one token in decode.\n\n"
     )
     return intro + _table(header, rows)
 

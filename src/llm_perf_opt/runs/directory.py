@@ -66,7 +66,7 @@ class Earlier:
         status = f", status {self.manifest.status}" if self.manifest is not None else ""
         what = f"an earlier run ({model or 'model not known'}{status})"
         where = self.moved_to.name if self.moved_to is not None else "another folder"
-        text = f"This directory held {what}: its files were moved to {where}/, and none of them is in this report"
+        text = f"This directory contained {what}: its files were moved to {where}/, and none of them is in this report"
         if self.continued:
             names = ", ".join(str(path.relative_to(self.root)) for path in self.continued)
             text += f", except what it had finished of {names}, which this run continues"
@@ -128,7 +128,7 @@ def find_earlier(root: Path, stages: Sequence[str] = ()) -> Earlier | None:
     strange = [name for name in known if _has_content(root / name)]
     if strange:
         raise ConfigError(
-            f"{root} holds {', '.join(f'{name}/' for name in strange)}, which no run listed as its own",
+            f"{root} holds {', '.join(f'{name}/' for name in strange)}, which belongs to no listed run",
             hint=f"move these folders away, or choose {other_directory(RUN_DIRECTORY)}",
             key="artifacts.runs_dir",
             path=str(root),
@@ -227,7 +227,7 @@ def _refuse_run(out: Path) -> None:
     if not is_there(out / layout.MANIFEST) and not _is_summary_of_run(out / layout.SUMMARY):
         return
     raise ConfigError(
-        f"--out {out} holds a run, whose summary and reports would be overwritten",
+        f"--out {out} contains a run, whose summary and reports would be overwritten",
         hint="give another directory: --out DIR",
         path=str(out),
     )

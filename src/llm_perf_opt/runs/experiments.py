@@ -24,7 +24,7 @@ from llm_perf_opt.summary import Finding, Summary
 _CODE = (
     "its remedy is a change of code, which no setting makes (from Python: llm_perf_opt.try_remedy(patch=…))"
 )
-_MEASURING = "it concerns the measurement; there is no time to gain"
+_MEASURING = "it concerns the measurement, not the speed"
 UNANSWERED: dict[str, str] = {
     "exposed-communication": "experiments run in one process, and this takes several",
     "straggler": "experiments run in one process, and this takes several",
@@ -35,8 +35,8 @@ UNANSWERED: dict[str, str] = {
     "input-pipeline": "inputs are prepared before an experiment's clock starts",
     "queued-work": "the cause of the idle device is unknown",
     "one-off-costs": "these costs do not recur; capture after warm-up",
-    "slow-kernels": "no setting of ours chooses the kernel of a shape",
-    "dominant-kernels": "nothing waits, and no setting of ours makes these kernels faster",
+    "slow-kernels": "no setting chooses the kernel for a shape",
+    "dominant-kernels": "the device does not wait, and no setting makes these kernels faster",
     "recompilation": _CODE,
     "graph-breaks": _CODE,
     "noisy-timings": _MEASURING,

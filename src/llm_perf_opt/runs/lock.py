@@ -193,7 +193,7 @@ def _take_over(descriptor: int) -> None:
 
 
 def _warn_left_behind(holder: Holder) -> None:
-    LOGGER.warning("%s was left behind by %s, which ended without a word", layout.LOCK, holder)
+    LOGGER.warning("%s was left behind by %s, which ended without cleaning up", layout.LOCK, holder)
 
 
 def _write_holder(descriptor: int) -> None:

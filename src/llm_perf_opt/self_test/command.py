@@ -111,7 +111,7 @@ def render(result: Mapping[str, Any]) -> str:
         if check["fix"] and check["status"] != "passed":
             lines.append(f"{'':<18} fix: {check['fix']}")
         if check["claim"] and check["status"] != "passed":
-            lines.append(f"{'':<18} what rests on it: {check['claim']}")
+            lines.append(f"{'':<18} depends on it: {check['claim']}")
     lines += [
         "",
         f"{result['passed']} passed, {result['failed']} failed, {result['not_possible']} not possible here",

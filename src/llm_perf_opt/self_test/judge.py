@@ -198,7 +198,7 @@ def _judge_kernels(name: str, timeline: Timeline) -> Outcome:
     sums, products = inside.get(SUM_RANGE, 0), inside.get(PRODUCT_RANGE, 0)
     facts = {"sums": sums, "products": products, "all": len(rows), "with_launch": launched}
     if not launched and len(rows) >= EXPECTED_SUM_KERNELS + LEAST_PRODUCT_KERNELS:
-        message = f"{len(rows)} kernels are there, and the capture does not say which call launched them"
+        message = f"{len(rows)} kernels are there, and the capture does not record which call launched them"
         return not_possible(label, message, **facts)
     message = f"{sums} kernels of {EXPECTED_SUM_KERNELS} sums, {products} of {LEAST_PRODUCT_KERNELS} products (at least)"
     right = sums == EXPECTED_SUM_KERNELS and products >= LEAST_PRODUCT_KERNELS
@@ -238,7 +238,7 @@ def judge_engine(name: str, facts: Facts, eager: list[int] | None) -> Outcome:
 def judge_release(name: str, release: Facts | None) -> Outcome:
     """What an engine leaves on the device must be below the limit that stages check."""
     if release is None:
-        return not_possible(name, "this device has no allocator to ask")
+        return not_possible(name, "this device has no allocator to query")
     problem = release["problem"]
     message = "the device's memory is released within the limit" if problem is None else str(problem)
     return failed(name, message, _SEND, **release) if problem else passed(name, message, **release)

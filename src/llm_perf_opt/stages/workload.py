@@ -30,7 +30,7 @@ from llm_perf_opt.process.environment import allowed_environment
 WORKLOAD_MODULE = "llm_perf_opt.runs.workload"
 CAPTURED_ENVIRONMENT = (
     "# The program got an allow-listed environment, because a capture stores it. A shell hands on all it has:\n"
-    "# use env -i NAME=value … where something there is nobody's business."
+    "# use env -i NAME=value … to leave secrets out."
 )
 _PRESETS_OFF = ("~model/deepseek_ocr/arch@model", "~model/deepseek_ocr/infer@infer")
 """Default presets would add their own keys to ``model.arch``: all values are given one by one instead."""

@@ -58,7 +58,7 @@ def collect(directory: Path) -> Collected:
         _found_jobs(found, watch)
     if found.plan is None and not found.jobs:
         raise InputError(
-            f"{directory} holds no sweep: no {layout.SWEEP_PLAN}, and no job's {layout.MANIFEST} that can be read",
+            f"{directory} contains no sweep: no {layout.SWEEP_PLAN}, and no job's {layout.MANIFEST} that can be read",
             hint="give the directory of a --multirun (hydra.sweep.dir)",
             path=str(directory),
         )
@@ -137,7 +137,7 @@ def _job(found: Collected, planned: PlannedJob, watch: Watch) -> SweepJob:
         return job
     if manifest.sweep is not None and found.plan is not None and manifest.sweep.id != found.plan.id:
         found.leave_out(planned.directory, "a job of another sweep")
-        job.reason = "its directory holds a job of another sweep"
+        job.reason = "its directory contains a job of another sweep"
         return job
     found.versions.add(manifest.version)
     _fill(job, manifest, folder, watch)

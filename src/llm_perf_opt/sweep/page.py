@@ -441,7 +441,7 @@ def facts(sweep: Sweep) -> list[tuple[str, str]]:
     """Return the facts of the sweep by label."""
     keys = "; ".join(f"{key} ({len(swept.values)} values)" for key, swept in sweep.keys.items())
     pairs = [
-        ("Swept", keys or "nothing: all jobs have the same settings"),
+        ("Swept", keys or "none: all jobs have the same settings"),
         ("Launcher", sweep.launcher),
         ("Began", sweep.started),
         ("Directory", sweep.directory),

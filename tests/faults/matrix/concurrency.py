@@ -280,7 +280,7 @@ def _cases() -> Iterator[Case]:
         "a stage's folder of nobody",
         _with(_capture, _static),
         2,
-        ("nsys/", "which no run listed as its own"),
+        ("nsys/", "which belongs to no listed run"),
     )
     yield Case(
         name, "a directory with an earlier run", _with(_earlier_run, _static), 0, ("held an earlier run",), status="ok",

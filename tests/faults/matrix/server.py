@@ -21,7 +21,7 @@ _SERVE = (
 _REFUSED = {
     "a URL of another machine": ("http://192.0.2.1:8000", "is not this machine"),
     "a URL that only looks local": ("http://127.0.0.1.example.com", "is not this machine"),
-    "a URL with a password": ("http://me:q9Zsecret@127.0.0.1", "holds a user name or password"),
+    "a URL with a password": ("http://me:q9Zsecret@127.0.0.1", "contains a user name or password"),
     "a URL of a file": ("file:///etc/passwd", "not an http or https URL"),
 }
 _BROKEN = {

@@ -128,7 +128,7 @@ def test_counted_ranks_are_shown_next_to_what_was_measured() -> None:
     assert list(first.values()) == ["0", "1.00 GiB", "1.00 KiB", "1.00 MiB", "1.00 ms"]
     assert [value for name, value in first.items() if "step" in name] == ["1.00 MiB", "1.00 ms"]
     assert not [name for name in first if "prefill" in name]
-    assert 'id="table-ranks-on-paper"' in report_html(found)
+    assert 'id="table-ranks-static"' in report_html(found)
     assert render_table(static_rank_table(found)) in report_markdown(found)
     # A rank of which nothing was measured is in this table alone.
     found.ranks = [RankUse(3, weight_bytes=2.0**30)]

@@ -129,7 +129,7 @@ _ADVICE = {
 }
 _ELSE = (
     "check cooling and the power limit (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE; rocm-smi), and do not compare "
-    "this run with one that was not held back"
+    "this run with one that was not throttled"
 )
 
 

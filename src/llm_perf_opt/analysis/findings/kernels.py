@@ -596,7 +596,7 @@ def _why_no_distance(summary: Summary, rows: Sequence[Kernel]) -> str:
         return "the capture has no shapes for these kernels" + (
             ": they run behind graph launches" if behind else ""
         )
-    return "the shapes of these kernels do not tell their work"
+    return "the work of these kernels cannot be derived from their shapes"
 
 
 # Kernels too small to fill the device.

@@ -385,7 +385,7 @@ def _not_busy(
 ) -> BoundVerdict:
     waves = values.get("waves")
     if waves is not None and waves < 1:
-        text = f"the grid is {waves:.2f} waves, less than the device holds at once; busiest unit {units.percent(top)}"
+        text = f"the grid is {waves:.2f} waves, less than the device can run at once; busiest unit {units.percent(top)}"
         return BoundVerdict("underfilled", text, evidence)
     if not complete:
         return BoundVerdict("unknown", f"{summary}; the rest was not collected", evidence)
@@ -468,19 +468,19 @@ def agreement(ours: BoundVerdict, vendor: VendorVerdict | None) -> str | None:
     if vendor is None:
         return None
     if vendor.bound is None:
-        return "unclear: NVIDIA's verdict is none we know"
+        return "unclear: NVIDIA's verdict is of an unknown kind"
     if ours.bound == vendor.bound:
         return "agrees"
     if ours.bound == "unknown":
-        return "unclear: the counters for our own class were not collected"
+        return "unclear: the counters for our classification were not collected"
     memory = {"l1", "l2", "dram", "memory"}
     if ours.bound in memory and vendor.bound in memory:
-        return f"partly: both say memory, we {ours.bound}, NVIDIA {vendor.bound}"
+        return f"partly: both say memory; this analysis says {ours.bound}, NVIDIA {vendor.bound}"
     if {ours.bound, vendor.bound} == {"issue", "compute"}:
-        return "partly: both say the SM is busiest; we see no floating-point work in it"
+        return "partly: both say the SM is busiest; this analysis finds no floating-point work in it"
     if {ours.bound, vendor.bound} == {"underfilled", "latency"}:
-        return f"partly: nothing is busy; we say {ours.bound}, NVIDIA {vendor.bound}"
-    return f"differs: we say {ours.bound}, NVIDIA {vendor.bound}"
+        return f"partly: nothing is busy; this analysis says {ours.bound}, NVIDIA {vendor.bound}"
+    return f"differs: this analysis says {ours.bound}, NVIDIA {vendor.bound}"
 
 
 _BLOCK_LIMITS = (

@@ -208,8 +208,8 @@ def condition_notes(found: CounterConditions, kernels: Sequence[Kernel]) -> list
     phased = {kernel.phase for kernel in counted if kernel.phase is not None and kernel.total_s is not None}
     if phased and not found.phases:
         notes.append(
-            "The counters' capture does not tell phases (no NVTX ranges in it): its counters stand with their kernels "
-            "in every phase."
+            "The capture of the counters has no NVTX ranges, so its counters are not split by phase: they are shown with "
+            "their kernels in every phase."
         )
     unfit = [kernel for kernel in counted if not kernel.counters_are_representative]
     if unfit:
@@ -220,7 +220,7 @@ def condition_notes(found: CounterConditions, kernels: Sequence[Kernel]) -> list
         )
         more = f"; and {len(unfit) - _NAMED} more" if len(unfit) > _NAMED else ""
         notes.append(
-            f"Counters of {len(unfit)} of {len(counted)} profiled kernels do not stand for the run and are not used for "
+            f"Counters of {len(unfit)} of {len(counted)} profiled kernels are not representative of the run and are not used for "
             f"verdicts: {named}{more}."
         )
     return notes

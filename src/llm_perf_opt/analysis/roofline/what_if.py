@@ -435,7 +435,7 @@ def _talk_s(device: Device, link_bytes: float | None) -> float | None:
 
 def _describe_communication(device: Device, link_bytes: float | None, talk_s: float | None) -> str:
     if link_bytes is None:
-        return "what they say to one another is not known and not in the floor"
+        return "their communication is not known and not in the floor"
     sent = f"{units.size(link_bytes)} a step over each one's links"
     if talk_s is None or device.link_bytes_per_s is None:
         return f"{sent}, whose bandwidth is not known and not in the floor"

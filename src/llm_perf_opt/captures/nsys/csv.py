@@ -125,7 +125,7 @@ def _rows(path: Path) -> list[list[str]]:
     if not raw.strip():
         raise InputError(
             f"{path} is empty",
-            hint="nsys stats writes an empty file when the report holds no such data; was CUDA traced?",
+            hint="nsys stats writes an empty file when the report contains no such data; was CUDA traced?",
             path=str(path),
         )
     encoding = "utf-16" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"

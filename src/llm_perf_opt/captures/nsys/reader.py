@@ -117,7 +117,7 @@ def _read_directory(folder: Path, cache_dir: Path | None) -> Timeline | KernelTo
         if reports:
             raise _needs_export(reports[0])
     raise InputError(
-        f"{folder} holds no Nsight Systems capture (.sqlite, .csv summary or .nsys-rep)",
+        f"{folder} contains no Nsight Systems capture (.sqlite, .csv summary or .nsys-rep)",
         hint="give the run directory, its nsys/ folder, or the file itself",
         path=str(folder),
     )

@@ -237,7 +237,7 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
         ranges, process_wide = nvtx.ranges, nvtx.process_wide
         facts = {**_facts(export), **({"rank_processes": nvtx.ranks} if nvtx.ranks else {})}
         if not tables and not len(calls) and not len(ranges):
-            warnings.append("the export holds no kernels, no CUDA calls and no NVTX ranges")
+            warnings.append("the export contains no kernels, no CUDA calls and no NVTX ranges")
         parent, range_of_call = link_ranges(
             ranges.start_ns, ranges.end_ns, ranges.thread, process_wide, calls.thread, calls.start_ns
         )

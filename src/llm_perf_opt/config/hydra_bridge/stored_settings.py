@@ -254,7 +254,8 @@ def _parse(text: str) -> Override:
     # Hydra's parser takes seconds for some thousand brackets.
     if sum(text.count(sign) for sign in "[{(") > _MOST_BRACKETS:
         raise InputError(
-            f"a stored setting holds more than {_MOST_BRACKETS} brackets", hint="check the file it comes from"
+            f"a stored setting contains more than {_MOST_BRACKETS} brackets",
+            hint="check the file it comes from",
         )
     try:
         return OverridesParser.create().parse_overrides([text])[0]

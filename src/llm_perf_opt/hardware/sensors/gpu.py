@@ -70,7 +70,7 @@ class NvmlSensor(LibrarySensor):
                 bits = int(question(self._handle))
                 break
             except self._library.NVMLError as error:
-                LOGGER.debug("asked by its older name: %s", error)
+                LOGGER.debug("queried by its older name: %s", error)
         else:
             bits = int(last(self._handle))
         return tuple(name for bit, name in _THROTTLE_BITS.items() if bits & bit)

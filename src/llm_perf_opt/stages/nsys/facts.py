@@ -101,7 +101,7 @@ def _facts_of_ranks(path: Path, found: Timeline, parts: dict[int, Timeline]) -> 
             engine = engine_facts("nsys", part, attribution)
             of_engine = Facts(metrics=engine.metrics, sections=engine.sections, notes=engine.notes)
     how = (
-        f"{len(parts)} processes that say which rank they are"
+        f"{len(parts)} processes that name their rank"
         if reported
         else f"{len(parts)} processes that talk to one another: they are taken for ranks, numbered in the order of their devices"
     )

@@ -512,7 +512,7 @@ class _Stream:
         if not self.done and not self.finished:
             record.status, record.reason = DISCONNECTED, "the stream ended without a finish reason"
         elif not record.token_s:
-            record.status, record.reason = ERROR, "the answer holds no token"
+            record.status, record.reason = ERROR, "the answer contains no token"
         else:
             record.end_s = record.token_s[-1]
 

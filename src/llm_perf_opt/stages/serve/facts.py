@@ -113,7 +113,7 @@ def serving_facts(
     records = read_serving(results, optional=others) if tolerant else read_serving([*results, *others])
     if steps and not records.steps and not tolerant:
         raise InputError(
-            f"{steps[0]} holds no step records",
+            f"{steps[0]} contains no step records",
             hint="give steps.jsonl of the vLLM plug-in, a server log with iteration details, or forward-pass metrics",
             path=str(steps[0]),
         )
@@ -148,7 +148,7 @@ def _json_document(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}", path=str(path)) from error
     if not isinstance(document, dict):
-        raise InputError(f"{path} does not hold an object", path=str(path))
+        raise InputError(f"{path} is not an object", path=str(path))
     return document
 
 

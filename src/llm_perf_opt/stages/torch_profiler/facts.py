@@ -69,7 +69,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     )
     if not len(timeline.ops) and not facts.operators:
         raise InputError(
-            f"{path} holds no operator and no kernel",
+            f"{path} contains no operator and no kernel",
             hint="give a trace that torch.profiler exported after work was done",
             path=str(path),
         )

@@ -170,7 +170,9 @@ def _document_notes(document: StaticDocument, phases: Collection[str]) -> list[s
             f" {check.closed_form_flops:.0f} (difference {difference:+.0f}); the count is reported"
         )
     if document.static.coverage.unknown_ops:
-        notes.append("operators of unknown cost were met: " + ", ".join(document.static.coverage.unknown_ops))
+        notes.append(
+            "operators of unknown cost were found: " + ", ".join(document.static.coverage.unknown_ops)
+        )
     return notes
 
 

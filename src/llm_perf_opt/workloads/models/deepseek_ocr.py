@@ -446,7 +446,7 @@ class DeepseekOcr2Adapter(OcrAdapter):
         kind = loading.read_json(directory / "config.json").get("model_type")
         if kind != DeepseekOcr2Config.model_type:
             raise InputError(
-                f"{directory} holds a '{kind}' model, not DeepSeek-OCR-2 in transformers' format",
+                f"{directory} contains a '{kind}' model, not DeepSeek-OCR-2 in transformers' format",
                 hint="use the checkpoint deepseek-community/DeepSeek-OCR-2, or the adapter of this one",
                 path=str(directory),
             )
@@ -622,7 +622,7 @@ def _config_of_checkpoint(path: str) -> Any:
         return _native_config(directory, document)
     if kind not in _VENDOR_TYPES:
         raise InputError(
-            f"{directory} holds a '{kind}' model, not DeepSeek-OCR v1",
+            f"{directory} contains a '{kind}' model, not DeepSeek-OCR v1",
             hint="choose the adapter of this checkpoint: model=hf_causal_lm for text models, model=deepseek_ocr2 for DeepSeek-OCR-2",
             path=str(directory),
         )

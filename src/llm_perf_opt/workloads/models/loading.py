@@ -160,13 +160,13 @@ def checkpoint_dir(path: str) -> Path:
     if not directory.is_dir():
         raise InputError(
             f"model.path is not a directory: {path}",
-            hint="give the directory that holds config.json and *.safetensors",
+            hint="give the directory that contains config.json and *.safetensors",
             path=path,
         )
     if not (directory / "config.json").is_file():
         raise InputError(
             f"no config.json in {directory}",
-            hint="give the directory that holds config.json and *.safetensors",
+            hint="give the directory that contains config.json and *.safetensors",
             path=str(directory),
         )
     return directory
@@ -250,7 +250,7 @@ def load_pretrained(
             raise  # not an error of the checkpoint
         raise InputError(
             f"cannot load {source}: {_first_line(error)}",
-            hint="check that the directory holds this architecture's weights",
+            hint="check that the directory contains this architecture's weights",
             path=source,
         ) from error
     except (ValueError, ImportError) as error:

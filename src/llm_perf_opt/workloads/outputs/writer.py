@@ -96,7 +96,7 @@ class PredictionLog:
         if unreadable:
             aside = _free_name(self.path)
             self.path.rename(aside)
-            LOGGER.info("%s holds predictions of another workload: kept as %s", self.path, aside.name)
+            LOGGER.info("%s contains predictions of another workload: kept as %s", self.path, aside.name)
         clean = b"".join(kept)
         if clean != content:
             if not unreadable:

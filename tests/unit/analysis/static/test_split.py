@@ -1,4 +1,4 @@
-"""A model over several ranks, on paper. What transformers really splits is looked at in test_tensor_parallel."""
+"""A model over several ranks by static analysis. What transformers really splits is tested in test_tensor_parallel."""
 
 from __future__ import annotations
 

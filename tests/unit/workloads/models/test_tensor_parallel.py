@@ -60,7 +60,7 @@ def test_rank_0_decides_for_all(both: tuple[dict, list[dict]]) -> None:
 def test_a_rank_stores_what_the_static_model_predicts(
     name: str, kind: Any, both: tuple[dict, list[dict]]
 ) -> None:
-    """Every parameter of every rank, exactly: built by transformers on two ranks, and by the rules on paper."""
+    """Every parameter of every rank, exactly: built by transformers on two ranks, and by the rules of the static analysis."""
     family, config = dict(rank_program.split_families())[name]
     real = [one["held"][f"{name} {kind}"] for one in both[1]]
     if real[0] is None:
