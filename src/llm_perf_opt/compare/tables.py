@@ -315,8 +315,8 @@ def describe_method(comparison: Comparison) -> str:
     method = comparison.method
     return (
         "A and B are means over the samples both sides share, of each sample's median. "
-        "Changes are Hodges–Lehmann estimates of the log ratio B ÷ A over blocks, so not the quotient of "
-        "the two; intervals are bootstrap intervals "
+        "A change is B ÷ A − 1 of these two values. Its interval is a bootstrap interval of the Hodges–Lehmann estimate "
+        "over blocks, extended to contain the change "
         f"({units.percent(method.confidence_ratio)}, {method.resamples} resamples of whole blocks, seed "
         f"{method.seed}); "
         f"p is an exact rank test. A difference counts as shown when the interval leaves out zero and "
