@@ -376,7 +376,7 @@ class Overhead:
         """Describe how small the products are and what that costs."""
         return (
             f"a matrix product takes {units.seconds(self.small.mean_s)} on average, {units.seconds(self.small.limit_s)} at its limit "
-            f"(calling one costs more from about {units.seconds(_SMALL_CALL_S)} down); overhead is {units.percent(self.beyond)} "
+            f"(below about {units.seconds(_SMALL_CALL_S)} a call costs more than its work); overhead is {units.percent(self.beyond)} "
             f"inside such products and {units.percent(self.calling)} around operators, {units.percent(self.share)} together"
         )
 

@@ -48,7 +48,8 @@ from llm_perf_opt.summary import Budget, Finding, Stat, Summary
 
 _MOST_FIGURES = 4
 _MOST_FINDINGS = 3
-_NOTHING_STANDS_OUT = "No bottleneck stands out in this data. “Not in this report” below lists the measurements that would show more."
+_NOTHING_STANDS_OUT = "No bottleneck stands out in this data."
+_MORE_MEASUREMENTS = "“Not in this report” below lists the measurements that would show more."
 
 
 def opening(summary: Summary) -> list[Block]:
@@ -333,7 +334,11 @@ def _findings(summary: Summary, changes: list[Finding]) -> list[Block]:
     if not changes:
         if is_static_only(summary):
             return []
-        return [Heading("What to change first", "findings"), Only("html", [Text(_NOTHING_STANDS_OUT)])]
+        return [
+            Heading("What to change first", "findings"),
+            Text(_NOTHING_STANDS_OUT),
+            Only("html", [Text(_MORE_MEASUREMENTS)]),
+        ]
     cards = [_finding(finding) for finding in changes]
     more = cards[_MOST_FINDINGS:]
     named = f"{len(more)} further {'finding' if len(more) == 1 else 'findings'}"
