@@ -374,7 +374,7 @@ def main() -> None:
         raise SystemExit("the extra is not installed: pip install 'llm-perf-opt[silicon]'")
     begin = time.perf_counter()
     found, rooflines = all_ratios(silicon), all_rooflines(silicon)
-    text = "\n\n".join([tables(silicon, found), roofline_table(rooflines), constants(silicon).words()])
+    text = "\n\n".join([tables(silicon, found), roofline_table(rooflines), constants(silicon).describe()])
     print(f"Errors of left-out shapes, median / 95th percentile, {silicon.version}\n\n{text}")
     print(f"\n{time.perf_counter() - begin:.0f} s")
     if options.write:

@@ -120,7 +120,7 @@ def reason(ours: dict[str, float], theirs: dict[str, float]) -> str:
 def by_group(found: list[Call], timed: PassTime) -> dict[str, float]:
     groups: dict[str, float] = {}
     for call, part in zip(found, timed.parts, strict=True):
-        if not call.beside_experts:
+        if not call.overlaps_experts:
             groups[group_of(call)] = groups.get(group_of(call), 0.0) + part.seconds
     return groups
 

@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from llm_perf_opt import summary as model
+from llm_perf_opt.commands.schema import field_docs
 from llm_perf_opt.config import schema
-from llm_perf_opt.config.json_schema import field_docs
 from llm_perf_opt.config.schema import SECTIONS
 from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.hardware.catalogue import load_catalogue

@@ -197,8 +197,8 @@ def need(*names: str) -> None:
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    words = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return words.removeprefix("Skipped: ")
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
 
 
 def _needed(reason: str) -> str | None:

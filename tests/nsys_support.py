@@ -53,8 +53,8 @@ def stage_context(root: Path, nsys: NsysConfig | None = None, **sections: Any) -
     return StageContext(app_config(nsys, **sections), Artifacts.for_run(root), RecordedProgress())
 
 
-def with_command(*words: str) -> dict[str, Any]:
-    return {"workload_command": schema.WorkloadCommandConfig(command=list(words), timeout_s=60.0)}
+def with_command(*expected: str) -> dict[str, Any]:
+    return {"workload_command": schema.WorkloadCommandConfig(command=list(expected), timeout_s=60.0)}
 
 
 def alive(pid: int) -> bool:

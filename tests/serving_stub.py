@@ -204,18 +204,18 @@ class StubServer:
         return True
 
     async def _generate(
-        self, path: str, headers: dict[str, str], asked: dict[str, Any], writer: asyncio.StreamWriter
+        self, path: str, headers: dict[str, str], requested: dict[str, Any], writer: asyncio.StreamWriter
     ) -> bool:
         b = self.behaviour
-        self.requests.append({**asked, "headers": headers})
+        self.requests.append({**requested, "headers": headers})
         number = len(self.requests)
         if self._first is None:
             self._first = time.monotonic()
         if b.die_after_requests is not None and number > b.die_after_requests:
             os._exit(3)
-        if asked.get("model") != b.model:
-            return await self._plain(writer, 404, json.dumps({"error": f"no model {asked.get('model')}"}))
-        if b.strict and "ignore_eos" in asked:
+        if requested.get("model") != b.model:
+            return await self._plain(writer, 404, json.dumps({"error": f"no model {requested.get('model')}"}))
+        if b.strict and "ignore_eos" in requested:
             return await self._plain(
                 writer, 422, '{"detail": "Unexpected fields in the request: ignore_eos"}'
             )
@@ -232,9 +232,9 @@ class StubServer:
         )
         if fault is not None:
             return await self._fault(fault, writer)
-        text = asked.get("prompt") or " ".join(str(m["content"]) for m in asked.get("messages", []))
+        text = requested.get("prompt") or " ".join(str(m["content"]) for m in requested.get("messages", []))
         request = _Request(
-            headers.get("x-request-id", str(number)), int(asked["max_tokens"]), len(text.split())
+            headers.get("x-request-id", str(number)), int(requested["max_tokens"]), len(text.split())
         )
         self._waiting.append(request)
         self._work.set()

@@ -83,8 +83,8 @@ def within_a_limit(run: Callable[[float], Result], came_far_enough: Callable[[Re
 
 def python_program(text: str, *options: str, python: str = sys.executable) -> str:
     """Return a Python program as an executable file; the kernel takes no interpreter whose path holds a space."""
-    words = shlex.join([python, *options])
-    return f"#!/bin/sh\n''''exec {words} \"$0\" \"$@\" #'''\n{text}"
+    message = shlex.join([python, *options])
+    return f"#!/bin/sh\n''''exec {message} \"$0\" \"$@\" #'''\n{text}"
 
 
 def write_program(path: Path, text: str) -> Path:

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\w)")
 
 
-def tells(text: str | None, *facts: str) -> bool:
+def mentions(text: str | None, *facts: str) -> bool:
     """Return whether a text has all of these facts, each by itself: ``9`` is neither in ``9.5`` nor in ``19``."""
     return all(_whole(fact).search(text or "") for fact in facts)
 
 
-def tells_in_order(text: str, *facts: str) -> bool:
+def mentions_in_order(text: str, *facts: str) -> bool:
     """Return whether a text has these facts one after another: a part before its whole, a sum before its result."""
     place = 0
     for fact in facts:
@@ -24,9 +24,9 @@ def tells_in_order(text: str, *facts: str) -> bool:
     return True
 
 
-def any_tells(texts: Iterable[str], *facts: str) -> bool:
+def any_mentions(texts: Iterable[str], *facts: str) -> bool:
     """Return whether one of the texts has all of these facts."""
-    return any(tells(text, *facts) for text in texts)
+    return any(mentions(text, *facts) for text in texts)
 
 
 def numbers(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from llm_perf_opt.commands.verbs import VERBS, Verb
+from llm_perf_opt.commands import VERBS, Verb
 from llm_perf_opt.core.console.command_line import EXIT_CODES, run_guarded
 from llm_perf_opt.core.errors import ConfigError, nearest_key
 from llm_perf_opt.core.version import __version__

@@ -130,17 +130,17 @@ def test_B8_old_constructors_work_and_warn(tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "expected"),
     [(errno.EACCES, "no permission"), (errno.EROFS, "no permission"), (errno.ENOSPC, "no space left")],
 )
 def test_a_directory_that_cannot_be_made_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(ToolError, match=words) as caught:
+    with pytest.raises(ToolError, match=expected) as caught:
         Artifacts.for_run(tmp_path / "run")
     assert "artifacts.runs_dir" in (caught.value.hint or "")
 

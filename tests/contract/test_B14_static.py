@@ -174,7 +174,7 @@ def test_B14_pages_decide_the_grids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "expected"),
     [
         (("pipeline.static_analysis.grid=[2]",), "columns, rows"),
         (("pipeline.static_analysis.batch_size=0",), "below 1"),
@@ -192,12 +192,12 @@ def test_B14_pages_decide_the_grids(tmp_path: Path) -> None:
     ],
 )
 def test_contradictory_overrides_are_found_before_any_work(
-    tmp_path: Path, overrides: tuple[str, ...], words: str
+    tmp_path: Path, overrides: tuple[str, ...], expected: str
 ) -> None:
     config = compose_config([*STATIC_ONLY, *overrides, f"artifacts.runs_dir={tmp_path}"])
     problems = StaticAnalysisStage().check(StageContext(config, Artifacts(tmp_path), LogProgress()))
     assert [problem.severity for problem in problems] == ["error"]
-    assert words in problems[0].message
+    assert expected in problems[0].message
     assert problems[0].key is not None
     assert problems[0].key.startswith("pipeline.static_analysis.")
 
@@ -255,7 +255,7 @@ def test_the_natural_command_reproduces_published_counts(tmp_path: Path) -> None
     assert document["model"]["dtype"] == "bfloat16"
 
 
-def test_an_architecture_without_closed_form_is_counted_and_says_so(tmp_path: Path) -> None:
+def test_an_architecture_without_closed_form_is_counted_with_a_note(tmp_path: Path) -> None:
     arch = (
         "{model_type: gpt2, n_embd: 64, n_layer: 2, n_head: 4, vocab_size: 128, n_positions: 128,"
         " bos_token_id: 1, eos_token_id: 2}"

@@ -69,7 +69,7 @@ def test_B2_all_sixteen_toggle_combinations(bits: int) -> None:
         ("model/deepseek_ocr/output/torch@pipeline.torch_profiler.output.extra.deepseek_ocr", "default"),
     ],
 )
-def test_B3_presets_mount_where_the_seeds_say(mount: str, preset: str) -> None:
+def test_B3_presets_mount_where_the_seeds_mount_them(mount: str, preset: str) -> None:
     defaults = yaml.safe_load((CONF_DIR / "config.yaml").read_text())["defaults"]
     assert {mount: preset} in defaults
     assert (CONF_DIR / mount.split("@")[0] / f"{preset}.yaml").is_file()
@@ -270,7 +270,7 @@ def test_relative_paths_are_made_absolute_where_the_user_is(tmp_path: Path) -> N
     assert config.dataset.subset_filelist == str(tmp_path / "lists" / "b.txt")
 
 
-def test_limits_of_a_gpu_do_not_judge_a_run_on_the_cpu() -> None:
+def test_limits_of_a_gpu_are_not_applied_to_a_run_on_the_cpu() -> None:
     with pytest.raises(ConfigError, match=r"hardware\.device='RTX 5090'") as caught:
         prepare(["run.device=cpu", "hardware.device=RTX 5090"], config_dir=None, config_name="config")
     assert caught.value.data["key"] == "hardware.device"

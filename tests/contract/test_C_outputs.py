@@ -242,7 +242,7 @@ def test_C4_another_workload_is_not_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("C4")
-def test_C4_random_weights_are_said_at_the_top_even_when_resumed(tmp_path: Path) -> None:
+def test_C4_random_weights_are_reported_at_the_top_even_when_resumed(tmp_path: Path) -> None:
     requests = samples(tmp_path, 1)
     for _ in range(2):
         with OutputWriter(output(), "torch_profiler", tmp_path / "s", workload()) as writer:
@@ -265,7 +265,7 @@ def test_C6_outputs_of_a_capture_can_be_sent_to_the_workload_directory(tmp_path:
 
 
 @pytest.mark.contract("C7")
-def test_C7_presets_lie_where_the_mounts_say_with_the_documented_values() -> None:
+def test_C7_presets_are_at_their_mounts_with_the_documented_values() -> None:
     general = OmegaConf.load(CONF / "output" / "torch" / "default.yaml")
     assert OmegaConf.to_container(general) == {
         "prediction": {"enable": False, "save_dir": "pred"},

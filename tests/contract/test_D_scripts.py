@@ -41,7 +41,7 @@ def start(script: str, *options: object, cwd: Path, program: str = "/bin/true") 
     )
 
 
-def words(command: str) -> list[str]:
+def parsed(command: str) -> list[str]:
     return command.replace("\\\n", " ").replace("\\,", ",").split()
 
 
@@ -52,10 +52,10 @@ def test_D6_the_scripts_have_the_sections_and_metrics_of_the_default_preset(
 ) -> None:
     options = ["--dry-run", "--metrics", "preset", "--ncu", TOOLS[0]]
     out, error = start(script, *options, cwd=tmp_path).communicate(timeout=60)
-    said = words(out)
-    sections = [said[place + 1] for place, word in enumerate(said) if word == "--section"]
+    text = parsed(out)
+    sections = [text[place + 1] for place, word in enumerate(text) if word == "--section"]
     assert sections == preset("ncu.default")["sections"] == list(DEFAULT_SECTIONS), error
-    assert said[said.index("--metrics") + 1].split(",") == preset("ncu.default")["metrics"]
+    assert text[text.index("--metrics") + 1].split(",") == preset("ncu.default")["metrics"]
     assert list(DEFAULT_METRICS) == preset("ncu.default")["metrics"]
 
 
@@ -83,7 +83,7 @@ def test_D5_the_python_script_needs_no_installed_package(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("script", ["ncu-profile-kernels.py", "extract-top-kernels.py"])
-def test_D5_a_script_without_the_package_says_so_in_one_line(script: str, tmp_path: Path) -> None:
+def test_D5_a_script_without_the_package_fails_with_one_line(script: str, tmp_path: Path) -> None:
     alone = Path(shutil.copy(SCRIPTS / script, tmp_path / script))  # no checkout around it
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(alone), "--help"],
@@ -110,7 +110,7 @@ def test_D5_two_starts_in_one_second_do_not_share_a_directory(script: str, tmp_p
     assert all((folder / "provenance.json").is_file() for folder in folders)
 
 
-def test_D5_what_to_do_is_said_in_the_options_of_the_tool() -> None:
+def test_D5_hints_use_the_options_of_the_tool() -> None:
     kinds = {kind for _, kind, _, _ in diagnose._ERRORS} | {
         "timeout",
         "no-kernels",
@@ -131,17 +131,17 @@ def test_D5_a_program_that_is_not_there_is_named_without_a_configuration_key(
 ) -> None:
     absent = str(tmp_path / "absent")
     code = profile_main(["--ncu", str(TOOLS[0]), "--output-dir", str(tmp_path / "o"), "--", absent])
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert code == ToolError.exit_code
-    assert re.search(r"fix: [^\n]* --, ", said) and f"{tmp_path / 'o'}/logs" in said
-    assert "pipeline." not in said
+    assert re.search(r"fix: [^\n]* --, ", output) and f"{tmp_path / 'o'}/logs" in output
+    assert "pipeline." not in output
 
 
 def test_D5_a_missing_tool_is_explained_without_a_configuration_key(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert profile_main(["--ncu", "/nowhere/ncu", "--", "x"]) == ToolError.exit_code
-    said = capsys.readouterr().err
-    message, _, hint = said.partition("fix:")
+    output = capsys.readouterr().err
+    message, _, hint = output.partition("fix:")
     assert "/nowhere/ncu" in message and "--ncu" in hint
-    assert "pipeline." not in said
+    assert "pipeline." not in output

@@ -47,9 +47,9 @@ def test_fixtures_and_marks_obey_it(tmp_path: Path) -> None:
         "@pytest.mark.xfail\ndef test_expected(): assert False\n"
     )
     (tmp_path / "test_whole.py").write_text("import pytest\npytest.importorskip('no_such_package')\n")
-    words = ["-o", "addopts=", "-p", "no:cacheprovider", "--continue-on-collection-errors", str(tmp_path)]
+    arguments = ["-o", "addopts=", "-p", "no:cacheprovider", "--continue-on-collection-errors", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *words],
+        [sys.executable, "-m", "pytest", "-q", *arguments],
         cwd=REPOSITORY,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}", VARIABLE: "1"},
         capture_output=True,
@@ -72,7 +72,7 @@ def test_the_summary_counts_each_need_and_names_its_command() -> None:
     assert skip_summary([]) == []
 
 
-def test_a_marker_skips_before_fixtures_are_made_and_the_end_says_so(tmp_path: Path) -> None:
+def test_a_marker_skips_before_fixtures_are_made_and_the_end_lists_it(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_one.py").write_text(
         "import pytest\n"

@@ -46,12 +46,12 @@ def test_B19_the_run_directory_imports_from_the_path_of_the_specification(tmp_pa
 def test_B19_the_nsys_builder_takes_the_keywords_of_the_specification(tmp_path: Path) -> None:
     from llm_perf_opt.profiling.vendor.nsys import build_nsys_cmd
 
-    words = {"trace": "cuda,nvtx", "sample": "none", "capture": "nvtx", "capture_end": "stop"}
-    gated = build_nsys_cmd(tmp_path / "run", ["work"], nvtx_capture="decode", **words)
+    expected = {"trace": "cuda,nvtx", "sample": "none", "capture": "nvtx", "capture_end": "stop"}
+    gated = build_nsys_cmd(tmp_path / "run", ["work"], nvtx_capture="decode", **expected)
     assert {"--trace=cuda,nvtx", "--sample=none", "--capture-range=nvtx"} <= set(gated)
     assert {"--nvtx-capture=decode", "--capture-range-end=stop"} <= set(gated)
     assert gated[-1] == "work"
-    whole = build_nsys_cmd(tmp_path / "run", ["work"], nvtx_capture="none", **words)
+    whole = build_nsys_cmd(tmp_path / "run", ["work"], nvtx_capture="none", **expected)
     assert not [word for word in whole if "capture" in word]
 
 
@@ -106,8 +106,8 @@ def test_E5_profiling_captures_and_direct_inference_share_one_engine(tmp_path: P
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    words = [*QUICK, prediction, f"hydra.run.dir={tmp_path / 'inner'}"]
-    inner = warm_server().run(words, tmp_path, module="llm_perf_opt.runs.workload", timeout_s=240)
+    arguments = [*QUICK, prediction, f"hydra.run.dir={tmp_path / 'inner'}"]
+    inner = warm_server().run(arguments, tmp_path, module="llm_perf_opt.runs.workload", timeout_s=240)
     assert inner.returncode == 0, inner.stderr
     profiled, direct, captured = (
         _texts(folder)

@@ -125,7 +125,7 @@ def test_A11_the_old_places_lead_to_the_last_run(tmp_path: Path) -> None:
     assert not (tmp_path / "tmp" / "stage2").exists()  # neither nsys nor ncu ran
 
 
-def test_A11_old_runs_stay_and_a_note_says_where_the_new_ones_are(tmp_path: Path) -> None:
+def test_A11_old_runs_stay_and_a_note_names_the_new_place(tmp_path: Path) -> None:
     old = tmp_path / "tmp" / "stage2" / "20251107-040000"
     old.mkdir(parents=True)
     on, off = StageConfig(enable=True), StageConfig(enable=False)
@@ -290,7 +290,7 @@ OLD = {
 
 
 @pytest.mark.contract("C5")
-def test_B11_each_notice_is_said_once_and_is_in_the_log_and_the_configuration_has_new_keys(
+def test_B11_each_notice_is_reported_once_and_is_in_the_log_and_the_configuration_has_new_keys(
     tmp_path: Path,
 ) -> None:
     text = [word for word in TEXT if not word.startswith(("run.repeats", "pipeline."))]
@@ -316,13 +316,13 @@ def test_B11_each_notice_is_said_once_and_is_in_the_log_and_the_configuration_ha
 
 
 @pytest.mark.parametrize(
-    "words", [["--config-name", "runner/stage1.no-static"], ["runner@stage1_runner=stage1.no-static"]]
+    "arguments", [["--config-name", "runner/stage1.no-static"], ["runner@stage1_runner=stage1.no-static"]]
 )
-def test_B11_the_old_runner_configurations_say_what_to_use(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_B11_the_old_runner_configurations_name_what_to_use(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "--plan", *words, "model=llama_tiny"]) == 0
+    assert main(["run", "--plan", *arguments, "model=llama_tiny"]) == 0
     out, err = capsys.readouterr()
     assert err.count("is deprecated") == 1
     assert "pipeline.static_analysis.enable=false" in err
@@ -353,10 +353,10 @@ def test_C8_pixi_tasks_take_overrides_after_two_dashes(
     from llm_perf_opt.runners import direct_inference_runner
 
     monkeypatch.chdir(tmp_path)
-    words = tomllib.loads((repository / "pixi.toml").read_text())["tasks"][task].split()
+    arguments = tomllib.loads((repository / "pixi.toml").read_text())["tasks"][task].split()
     further = ["--", "--plan", "--json", "artifacts.runs_dir=mine"]
-    run = direct_inference_runner.main if words[0] == "python" else main
-    assert run([*(words[1:] if words[0] == "llm-perf-opt" else []), *further]) == 0
+    run = direct_inference_runner.main if arguments[0] == "python" else main
+    assert run([*(arguments[1:] if arguments[0] == "llm-perf-opt" else []), *further]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["run_dir"] == str(tmp_path / "mine")
     assert {stage["stage"] for stage in plan["stages"]} == {

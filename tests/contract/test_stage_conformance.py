@@ -245,7 +245,7 @@ def test_B16_a_new_profiler_is_one_class_and_its_keys_appear_by_themselves(
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "words", "fix"),
+    ("behaviour", "expected", "fix"),
     [("bug", "ZeroDivisionError: watts by zero", "run.log"), ("tool", "the meter fell off", "screw it on")],
 )
 def test_a_failing_stage_does_not_cost_the_others_their_results(
@@ -253,7 +253,7 @@ def test_a_failing_stage_does_not_cost_the_others_their_results(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     behaviour: str,
-    words: str,
+    expected: str,
     fix: str,
 ) -> None:
     monkeypatch.setattr(plugged_in, "behaviour", behaviour)
@@ -265,7 +265,7 @@ def test_a_failing_stage_does_not_cost_the_others_their_results(
     assert outcome.manifest.status == "failed"
     record = outcome.manifest.stages["power_probe"]
     assert record.status == "failed"
-    assert words in (record.reason or "")
+    assert expected in (record.reason or "")
     assert fix in (record.fix or "")
     assert outcome.manifest.stages["static_analysis"].status == "ok"
 

@@ -166,7 +166,7 @@ def test_B9_the_child_composes_to_the_same_workload(tmp_path: Path) -> None:
     assert not any(stage.enable for stage in inner.pipeline.values())
 
 
-def test_the_users_own_command_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_own_command_replaces_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     context = stage_context(tmp_path / "run", **with_command("python", "bench.py", "--size=2"))
     found = workload(context.config, context.artifacts.root)
@@ -194,7 +194,7 @@ def test_replay_lines_run_as_they_are(tmp_path: Path) -> None:
     folder = tmp_path / "it's a dir"
     folder.mkdir()
     code = "import os, sys; print(os.getcwd(), sys.argv[1:], os.environ['MARK'])"
-    words = [sys.executable, "-c", code, "a b", "$HOME", "it's", "x" * 100]
-    text = replay_lines(words, cwd=folder, env={"MARK": "1 2"})
+    arguments = [sys.executable, "-c", code, "a b", "$HOME", "it's", "x" * 100]
+    text = replay_lines(arguments, cwd=folder, env={"MARK": "1 2"})
     result = run_probe(["sh", "-c", text])
-    assert result.stdout.strip() == f"{folder} {words[3:]!r} 1 2"
+    assert result.stdout.strip() == f"{folder} {arguments[3:]!r} 1 2"

@@ -27,7 +27,7 @@ def build(folder: Path, *kinds: str) -> Path:
     return folder
 
 
-def ask(folder: Path, code: str, **environment: str) -> str:
+def query(folder: Path, code: str, **environment: str) -> str:
     """Run Python code in a process that finds the library where a driver's would be; return what it prints."""
     env = {**os.environ, "LD_LIBRARY_PATH": str(folder), **environment}
     done = subprocess.run(

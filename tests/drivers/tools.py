@@ -12,14 +12,14 @@ TRANSCRIPTS = Path(__file__).with_name("transcripts")
 
 _PROGRAM = """import json, sys
 answers = json.loads({table!r})
-asked = " ".join(sys.argv[1:])
+given = " ".join(sys.argv[1:])
 with open({log!r}, "a") as log:
-    print(asked, file=log)
-for words, (code, text) in answers.items():
-    if asked.startswith(words):
+    print(given, file=log)
+for prefix, (code, text) in answers.items():
+    if given.startswith(prefix):
         sys.stdout.write(text)
         sys.exit(code)
-sys.exit("not in the transcript: " + asked)
+sys.exit("not in the transcript: " + given)
 """
 
 
@@ -29,13 +29,13 @@ def transcript(name: str) -> str:
 
 
 def play(folder: Path, tool: str, answers: Mapping[str, tuple[int, str]]) -> Path:
-    """Write a program ``tool`` that answers arguments beginning with a key; what it was asked goes to ``<tool>.asked``."""
+    """Write a program ``tool`` that answers arguments beginning with a key; its arguments are logged to ``<tool>.queries``."""
     folder.mkdir(parents=True, exist_ok=True)
-    program = _PROGRAM.format(table=json.dumps(dict(answers)), log=str(folder / f"{tool}.asked"))
+    program = _PROGRAM.format(table=json.dumps(dict(answers)), log=str(folder / f"{tool}.queries"))
     return write_program(folder / tool, python_program(program, "-S"))
 
 
-def asked(folder: Path, tool: str) -> list[str]:
-    """Return what a tool was asked, in order."""
-    log = folder / f"{tool}.asked"
+def queries(folder: Path, tool: str) -> list[str]:
+    """Return the arguments a tool was called with, in order."""
+    log = folder / f"{tool}.queries"
     return log.read_text(encoding="utf-8").splitlines() if log.exists() else []

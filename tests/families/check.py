@@ -182,20 +182,20 @@ def _plain_attributes(module: torch.nn.Module) -> dict[str, Any]:
     }
 
 
-def _tensors(thing: Any, seen: set[int]) -> Iterator[torch.Tensor]:
-    if id(thing) in seen:
+def _tensors(item: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+    if id(item) in seen:
         return
-    seen.add(id(thing))
-    if isinstance(thing, torch.Tensor):
-        if thing.ndim > 1:  # counters and window sizes are bookkeeping
-            yield thing
-    elif isinstance(thing, dict):
-        for value in thing.values():
+    seen.add(id(item))
+    if isinstance(item, torch.Tensor):
+        if item.ndim > 1:  # counters and window sizes are bookkeeping
+            yield item
+    elif isinstance(item, dict):
+        for value in item.values():
             yield from _tensors(value, seen)
-    elif isinstance(thing, list | tuple):
-        for value in thing:
+    elif isinstance(item, list | tuple):
+        for value in item:
             yield from _tensors(value, seen)
-    elif isinstance(thing, OwnState):
-        yield from _tensors(thing.value, seen)
-    elif hasattr(thing, "__dict__") and type(thing).__module__.startswith("transformers"):
-        yield from _tensors(vars(thing), seen)
+    elif isinstance(item, OwnState):
+        yield from _tensors(item.value, seen)
+    elif hasattr(item, "__dict__") and type(item).__module__.startswith("transformers"):
+        yield from _tensors(vars(item), seen)

@@ -24,13 +24,13 @@ def started_by(starter: int) -> list[int]:
     return with_variable(f"{JOB_VARIABLE}=:{starter}-".encode())
 
 
-def with_variable(words: bytes) -> list[int]:
+def with_variable(arguments: bytes) -> list[int]:
     """Return live processes whose environment holds these bytes."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and alive(int(entry.name)):
             try:
-                if words in (entry / "environ").read_bytes():
+                if arguments in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -42,10 +42,14 @@ def guards_of(parent: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            arguments = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
         except OSError:
             continue
-        if b"process.guard" in b" ".join(words) and str(parent).encode() in words and alive(int(entry.name)):
+        if (
+            b"process.guard" in b" ".join(arguments)
+            and str(parent).encode() in arguments
+            and alive(int(entry.name))
+        ):
             found.append(int(entry.name))
     return found
 
@@ -67,8 +71,8 @@ def nsys_part(name: str, orchestrator: int, started: list[int]) -> int:
     if name == "orchestrator":
         return orchestrator
     for pid in started:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        program = words[0].rsplit(b"/", 1)[-1]
-        if program == b"nsys" and (b"--start-agent" in words) == (name == "agent"):
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        program = arguments[0].rsplit(b"/", 1)[-1]
+        if program == b"nsys" and (b"--start-agent" in arguments) == (name == "agent"):
             return pid
     raise AssertionError(f"no {name} among {started}")

@@ -31,7 +31,7 @@ def test_no_share_is_above_all_of_it(
 
 @pytest.mark.parametrize("format_", CAPTURES)
 @pytest.mark.parametrize("name", [name for name in damaged.DAMAGES if name not in QUIET])
-def test_what_was_left_out_is_said(name: str, format_: str, tmp_path: Path) -> None:
+def test_what_was_left_out_is_reported(name: str, format_: str, tmp_path: Path) -> None:
     (rank,) = damaged.ranks(CAPTURES[format_])
     damaged.DAMAGES[name](rank)
     path = damaged.write(rank, tmp_path / "damaged", format_)

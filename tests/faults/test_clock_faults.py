@@ -13,7 +13,7 @@ CAPTURES = {"kineto": "item-in-layers-medium", "nsys": "item-in-layers-medium-ns
 
 @pytest.mark.parametrize("format_", CAPTURES)
 @pytest.mark.parametrize("name", damaged.CLOCK_DAMAGES)
-def test_a_clock_that_jumps_is_said(name: str, format_: str, tmp_path: Path) -> None:
+def test_a_clock_that_jumps_is_reported(name: str, format_: str, tmp_path: Path) -> None:
     (rank,) = damaged.ranks(CAPTURES[format_])
     damaged.CLOCK_DAMAGES[name](rank)
     path = damaged.write(rank, tmp_path / "damaged", format_)

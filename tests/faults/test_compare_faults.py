@@ -78,8 +78,8 @@ def sides(folder: Path) -> tuple[Path, Path]:
 
 def _compare(a: Path, b: Path, capsys: pytest.CaptureFixture[str], what: str) -> int:
     code = main(["compare", str(a), str(b), "--resamples", "200", "--gate", "tpot:+3%"])
-    said = capsys.readouterr().err
-    assert code in (0, 1, 2, 3), f"{what}: {code}: {said}"
+    output = capsys.readouterr().err
+    assert code in (0, 1, 2, 3), f"{what}: {code}: {output}"
     return code
 
 

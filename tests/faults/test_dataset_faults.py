@@ -46,7 +46,7 @@ def filelist(tmp_path: Path, content: str | bytes) -> Path:
     return path
 
 
-def test_a_missing_root_says_so_with_a_hint(tmp_path: Path) -> None:
+def test_a_missing_root_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist") as caught:
         read(tmp_path / "nowhere")
     assert caught.value.exit_code == 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.commands.verbs import VERBS
+from llm_perf_opt.commands import VERBS
 from tests.support import QUICK, cli
 
 LONG = "n" * 300
@@ -95,11 +95,11 @@ def test_every_verb_is_in_the_table() -> None:
     assert {verb for verb, *_ in CASES} == set(VERBS)
 
 
-@pytest.mark.parametrize(("verb", "arguments", "code", "said"), CASES)
-def test_exit_codes(verb: str, arguments: tuple[str, ...], code: int, said: str, folder: Path) -> None:
+@pytest.mark.parametrize(("verb", "arguments", "code", "message"), CASES)
+def test_exit_codes(verb: str, arguments: tuple[str, ...], code: int, message: str, folder: Path) -> None:
     done = cli(verb, *arguments, cwd=folder)
     assert done.returncode == code, done.stderr
-    assert said in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -112,7 +112,7 @@ def _shell(command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "said"),
+    ("command", "code", "message"),
     [
         ("PROGRAM --help > /dev/full", 4, "cannot write the output"),
         ("PROGRAM ingest --timings good.json --out o --json > /dev/full", 4, "cannot write the output"),
@@ -123,16 +123,16 @@ def _shell(command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[s
         ("mkdir gone && cd gone && rmdir ../gone && PROGRAM run --plan", 4, "working directory"),
     ],
 )
-def test_the_surroundings(command: str, code: int, said: str, folder: Path) -> None:
+def test_the_surroundings(command: str, code: int, message: str, folder: Path) -> None:
     done = _shell(command, folder)
     assert done.returncode == code, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_cannot_be_used_ends_with_3_and_quiet_says_why(folder: Path) -> None:
+def test_a_checkpoint_that_cannot_be_used_ends_with_3_and_quiet_prints_the_reason(folder: Path) -> None:
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "config.json").write_text('{"model_type": "llama", "hidden_size": "wide"}')
     done = cli(

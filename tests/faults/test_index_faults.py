@@ -84,8 +84,8 @@ def test_one_bad_configuration_is_one_note(
     assert main(["index", str(tmp_path)]) == 0
     assert time.process_time() - began < 20
     assert [row.run for row in read_runs(tmp_path)] == ["run0", "run1", "run2"]
-    said = capsys.readouterr().err
-    assert said.count("config.yaml") == 1 and "run1" in said, said
+    output = capsys.readouterr().err
+    assert output.count("config.yaml") == 1 and "run1" in output, output
 
 
 def _config(content: bytes) -> Callable[[Path], None]:
@@ -171,14 +171,14 @@ def test_one_bad_file_costs_no_other_run(
     if verb == "compare":  # which renews an index, and makes none
         assert main(["index", str(tmp_path)]) == 0
     TREE_FAULTS[name](tmp_path / "run1")
-    words = {
+    expected = {
         "index": ["index", str(tmp_path)],
         "history": ["history", str(tmp_path), "--html"],
         "compare": ["compare", str(tmp_path / "run2"), "--baseline", "latest"],
     }[verb]
-    assert main(words) in (0, 3), capsys.readouterr().err
-    said = capsys.readouterr()
-    assert "defect" not in said.err
+    assert main(expected) in (0, 3), capsys.readouterr().err
+    output = capsys.readouterr()
+    assert "defect" not in output.err
     names = {row.run for row in read_runs(tmp_path)}
     assert {"run0", "run2"} <= names <= {"run0", "run1", "run2"}
 

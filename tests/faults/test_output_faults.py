@@ -84,10 +84,10 @@ def test_a_flood_is_bounded_in_memory_and_on_disk_and_the_time_limit_holds(
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["ended"] == "timeout"
-    assert told["lines"] > 0
-    assert told["grown"] < 200 * MEGABYTE
+    output = json.loads(done.stdout)
+    assert output["ended"] == "timeout"
+    assert output["lines"] > 0
+    assert output["grown"] < 200 * MEGABYTE
     for log in (tmp_path / "flood.stdout.log", tmp_path / "flood.stderr.log"):
         assert log.stat().st_size <= HEAD_BYTES + TAIL_BYTES + 2 * LINE_BYTES + _MARKER_LINE
 
@@ -111,7 +111,7 @@ def test_ctrl_c_works_during_a_flood(tmp_path: Path) -> None:
     assert not _processes_with(str(tmp_path))
 
 
-def test_a_log_keeps_beginning_and_end_and_says_what_is_left_out(tmp_path: Path) -> None:
+def test_a_log_keeps_beginning_and_end_and_notes_what_is_left_out(tmp_path: Path) -> None:
     code = "import sys\nfor i in range(300_000): sys.stdout.write(f'line {i:060d}\\n')"
     result = run_process([sys.executable, "-c", code], log_dir=tmp_path, name="n", timeout_s=120)
     assert result.ok

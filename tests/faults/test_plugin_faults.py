@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.commands.completion import _leaves
 from llm_perf_opt.config import compose as compose_module
 from llm_perf_opt.config import store
-from llm_perf_opt.config.completion import _leaves
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.config.hydra_bridge.compose import register_schema
 from llm_perf_opt.core.errors import ConfigError
@@ -108,9 +108,9 @@ def test_a_broken_stage_costs_nothing_but_itself(
     assert "'broken_one' of broken-package" in warning
     assert len(warning) < 700
     assert capsys.readouterr().out == ""
-    for asked in ("+pipeline.broken_one.enable=true", "pipeline.broken_one.enable=true"):
+    for requested in ("+pipeline.broken_one.enable=true", "pipeline.broken_one.enable=true"):
         with pytest.raises(ConfigError, match="broken_one"):
-            compose_config([asked])
+            compose_config([requested])
     with pytest.raises(ConfigError, match="broken-package"):
         compose_config(["+pipeline.broken_one.enable=true"])
     list(_leaves("pipeline.broken_one."))  # completion
@@ -136,7 +136,7 @@ def test_a_built_in_stage_is_not_replaced(install: Callable[..., None]) -> None:
     assert unusable_stages() == {}
 
 
-def test_a_good_one_beside_a_broken_one_works(install: Callable[..., None]) -> None:
+def test_a_good_one_next_to_a_broken_one_works(install: Callable[..., None]) -> None:
     install("stages", "raise OSError", name="bad_one", package="bad")
     install("stages", f"{_HEAD}\nStage_ = Good", package="good")
     assert "broken_one" in compose_config(["pipeline.broken_one.depth=3"]).pipeline
@@ -149,5 +149,5 @@ def test_a_run_goes_on_without_it(tmp_path: Path, install: Callable[..., None]) 
     done = cli("run", "--plan", "model=llama_tiny", "hardware.probe=false", cwd=tmp_path, env=env, anew=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("broken_one") == 1
-    asked = cli("run", "--plan", "+pipeline.broken_one.enable=true", cwd=tmp_path, env=env, anew=True)
-    assert asked.returncode == 2 and "broken_one" in asked.stderr
+    requested = cli("run", "--plan", "+pipeline.broken_one.enable=true", cwd=tmp_path, env=env, anew=True)
+    assert requested.returncode == 2 and "broken_one" in requested.stderr

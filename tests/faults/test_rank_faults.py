@@ -48,7 +48,7 @@ def test_a_folder_holds_the_ranks(tmp_path: Path) -> None:
     assert [rank["rank"] for rank in summary["ranks"]] == [0, 1, 2]
 
 
-def test_a_rank_given_twice_counts_once_and_is_said(
+def test_a_rank_given_twice_counts_once_and_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = damaged.training_ranks(2, 2)
@@ -63,7 +63,7 @@ def test_a_rank_given_twice_counts_once_and_is_said(
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_ranks_of_different_steps_are_said(format_: str, tmp_path: Path) -> None:
+def test_ranks_of_different_steps_are_reported(format_: str, tmp_path: Path) -> None:
     """One rank was captured for two steps, the other for five: what cannot be matched is left out of the waiting."""
     short, long = damaged.training_ranks(2, 2), damaged.training_ranks(2, 5, seed=4)
     code, summary = _ingest([short[0], long[1]], format_, tmp_path / "mixed")
@@ -74,7 +74,7 @@ def test_ranks_of_different_steps_are_said(format_: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_half_a_collective_is_said(format_: str, tmp_path: Path) -> None:
+def test_half_a_collective_is_reported(format_: str, tmp_path: Path) -> None:
     """One rank's capture ended inside a collective that the other has whole."""
     whole = damaged.training_ranks(2, 3)
     cut = deepcopy(whole)
@@ -86,7 +86,7 @@ def test_half_a_collective_is_said(format_: str, tmp_path: Path) -> None:
     assert set(summary["notes"]) - _notes_of(whole, format_, tmp_path / "whole")
 
 
-def test_a_missing_rank_is_said(tmp_path: Path) -> None:
+def test_a_missing_rank_is_reported(tmp_path: Path) -> None:
     """The traces say that there are four; three are given."""
     ranks = damaged.training_ranks(4, 2)
     code, summary = _ingest([ranks[0], ranks[1], ranks[3]], "kineto", tmp_path / "three")

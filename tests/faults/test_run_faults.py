@@ -71,7 +71,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_is_said_in_words(tiny_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_in_the_message(tiny_disk: Path, tmp_path: Path) -> None:
     (tiny_disk / "ballast").write_bytes(b"x" * 270_000)
     done = cli(
         "run",
@@ -174,7 +174,7 @@ def test_corrupt_pages_are_skipped_counted_and_named_and_all_bad_is_an_error(tmp
 @pytest.mark.parametrize(
     ("fault", "status"), [(ToolError("the probe failed"), "failed"), (KeyboardInterrupt(), "interrupted")]
 )
-def test_a_run_that_dies_before_its_first_stage_does_not_say_ok(
+def test_a_run_that_dies_before_its_first_stage_is_not_ok(
     fault: BaseException, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -59,7 +59,7 @@ def _start_anew(cwd: Path, *overrides: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def _told_by_the_end(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+def _output_at_the_end(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
     """Return what a process wrote; of one that does not end, where it stands and what it has started."""
     try:
         return process.communicate(timeout=seconds)
@@ -126,7 +126,7 @@ def test_a_signal_at_any_time_is_not_lost_and_leaves_nothing_half(
     try:
         time.sleep(delay_s)
         os.kill(process.pid, number)
-        _, errors = _told_by_the_end(process, 90)
+        _, errors = _output_at_the_end(process, 90)
     finally:
         process.kill()
     # Before our handlers are there, the signal's own action ends the interpreter.
@@ -358,11 +358,11 @@ def test_a_guard_that_begins_after_its_parent_was_killed_ends_the_programs() -> 
     program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"], start_new_session=True)
     watching = "from llm_perf_opt.process.guard import watch; watch(1)"
     try:
-        told = json.dumps({"job": "one", "group": program.pid}) + "\n"
+        shown = json.dumps({"job": "one", "group": program.pid}) + "\n"
         # The pipe stays open, as a fork of the parent would keep it.
         guard = subprocess.Popen([sys.executable, "-c", watching], stdin=subprocess.PIPE, text=True)
         assert guard.stdin is not None
-        guard.stdin.write(told)
+        guard.stdin.write(shown)
         guard.stdin.flush()
         assert guard.wait(60) == 0
         assert program.wait(60) == -signal.SIGKILL

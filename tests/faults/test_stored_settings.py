@@ -218,9 +218,9 @@ def foreign_run(folder: Path, overrides: list[str]) -> Path:
     return run
 
 
-def typed_command(said: str) -> list[str]:
+def typed_command(message: str) -> list[str]:
     """The command that an error shows."""
-    line = said[said.index("llm-perf-opt ") :].splitlines()[0]
+    line = message[message.index("llm-perf-opt ") :].splitlines()[0]
     return shlex.split(line)[1:]
 
 
@@ -231,17 +231,17 @@ def test_improve_takes_nothing_over_that_executes(
 ) -> None:
     stored = attacks(evil.parent)[kind]
     run = foreign_run(evil.parent, stored)
-    words = ["improve", str(run), "--try", "model.cache=static", *(["--plan"] if plan else [])]
-    assert main(words) == 2
-    said = capsys.readouterr()
+    arguments = ["improve", str(run), "--try", "model.cache=static", *(["--plan"] if plan else [])]
+    assert main(arguments) == 2
+    output = capsys.readouterr()
     assert not evil.exists()
-    assert "not taken over" in said.err
+    assert "not taken over" in output.err
     for key in executing_settings(stored):
-        assert key in said.err
+        assert key in output.err
     assert not (evil.parent / "tmp").exists()
     if plan:  # what would be taken over is shown first
-        assert stored[0].partition("=")[0] in said.out
-    repeated = typed_command(said.err)
+        assert stored[0].partition("=")[0] in output.out
+    repeated = typed_command(output.err)
     assert repeated[:2] == ["improve", str(run)]
     assert not missing_settings(stored, repeated[2:])
 
@@ -267,9 +267,9 @@ def test_a_resumed_search_takes_nothing_over_that_executes(
         made.tried = [trial]
     improve_module.save_improvement(made, out)
     assert main(["improve", "--resume", str(out)]) == 2
-    said = capsys.readouterr().err
-    assert not evil.exists() and "not taken over" in said
-    repeated = typed_command(said)
+    output = capsys.readouterr().err
+    assert not evil.exists() and "not taken over" in output
+    repeated = typed_command(output)
     assert repeated[:3] == ["improve", "--resume", str(out)]
 
 
@@ -286,9 +286,9 @@ def test_a_resumed_sweep_takes_nothing_over_that_executes(
         plan.config_dir = str(evil.parent / "presets")
     write_plan(sweep, plan)
     assert main(["run", f"--resume={sweep}"]) == 2
-    said = capsys.readouterr().err
-    assert not evil.exists() and "not taken over" in said
-    repeated = typed_command(said)
+    output = capsys.readouterr().err
+    assert not evil.exists() and "not taken over" in output
+    repeated = typed_command(output)
     assert repeated[:2] == ["run", f"--resume={sweep}"] and len(repeated) > 2
 
 
@@ -300,7 +300,7 @@ def test_verbs_that_only_read_execute_nothing(verb: str, kind: str, evil: Path) 
     run = foreign_run(evil.parent, attacks(evil.parent)[kind])
     (run / "config.yaml").write_text("model:\n  trust_remote_code: true\n  adapter: evil:Adapter\n")
     other = make_run(evil.parent / "runs", "ours", day=2)
-    words = {
+    expected = {
         "report": ["report", str(run)],
         "what-if": ["what-if", str(run)],
         "compare": ["compare", str(run), str(other), "--out", str(evil.parent / "c")],
@@ -309,7 +309,7 @@ def test_verbs_that_only_read_execute_nothing(verb: str, kind: str, evil: Path) 
         "history": ["history", str(evil.parent / "runs")],
         "plan of another run": ["improve", "model=llama_tiny", "--plan"],
     }[verb]
-    assert main(words) in (0, 2, 3)
+    assert main(expected) in (0, 2, 3)
     assert not evil.exists()
 
 
@@ -404,10 +404,10 @@ def test_a_resumed_search_with_impossible_numbers_is_refused(
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("words", ["--version", "--help", "index ."])
-def test_closed_streams_lead_nowhere(closed: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("expected", ["--version", "--help", "index ."])
+def test_closed_streams_lead_nowhere(closed: str, expected: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        ["/bin/sh", "-c", f"{shlex.quote(sys.executable)} -m llm_perf_opt {words} {closed}"],
+        ["/bin/sh", "-c", f"{shlex.quote(sys.executable)} -m llm_perf_opt {expected} {closed}"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0

@@ -93,7 +93,7 @@ GOOD = kineto_traces.kernel("gemm", 100.0, 10.0, 1)
         {"ts": "NaN"}, {"dur": "1e999999999"}, {"ts": 1.5e15},
     ],
 )  # fmt: skip
-def test_one_bad_event_is_left_out_counted_and_said(bad: dict[str, Any], tmp_path: Path) -> None:
+def test_one_bad_event_is_left_out_counted_and_reported(bad: dict[str, Any], tmp_path: Path) -> None:
     events = [GOOD, GOOD, {**GOOD, **bad}, GOOD]
     timeline = read_kineto(_json(tmp_path / "t.json", kineto_traces.document(events))).timeline
     assert len(timeline.ops) == 3
@@ -108,7 +108,7 @@ def test_a_trace_without_durations_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [None, 5, -(2**62), 2**62])
-def test_one_bad_row_of_an_export_is_left_out_counted_and_said(end: int | None, tmp_path: Path) -> None:
+def test_one_bad_row_of_an_export_is_left_out_counted_and_reported(end: int | None, tmp_path: Path) -> None:
     rows = [nsys_exports.kernel(100 * n, 100 * n + 50, n, 1) for n in range(1, 9)]
     path = nsys_exports.write_export(tmp_path / "e.sqlite", {"CUPTI_ACTIVITY_KIND_KERNEL": rows}, {1: "k"})
     with sqlite3.connect(path) as database:

@@ -47,16 +47,16 @@ def test_nsys_killed_is_not_a_missing_importer() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["Connection to the Agent lost.", "Connection to Agent lost. This is most likely a bug."]
+    "expected", ["Connection to the Agent lost.", "Connection to Agent lost. This is most likely a bug."]
 )
-def test_a_killed_agent_is_named_and_not_tried_again_when_the_capture_was_under_way(words: str) -> None:
-    fault = _fault(diagnose(_evidence(1, f"tick\n{words}\n", streams=[Path("x.qdstrm")], seconds=100.0)))
+def test_a_killed_agent_is_named_and_not_tried_again_when_the_capture_was_under_way(expected: str) -> None:
+    fault = _fault(diagnose(_evidence(1, f"tick\n{expected}\n", streams=[Path("x.qdstrm")], seconds=100.0)))
     assert fault.kind == "agent"
     assert not fault.transient
     assert "helper process" in fault.message
     assert "host part" not in fault.fix
-    assert _fault(diagnose(_evidence(1, words))).transient
-    assert _fault(diagnose(_evidence(1, words, streams=[Path("x.qdstrm")], seconds=5.0))).transient
+    assert _fault(diagnose(_evidence(1, expected))).transient
+    assert _fault(diagnose(_evidence(1, expected, streams=[Path("x.qdstrm")], seconds=5.0))).transient
 
 
 def test_an_exception_of_nsys_itself_is_not_the_programs_fault() -> None:
@@ -68,7 +68,7 @@ def test_an_exception_of_nsys_itself_is_not_the_programs_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("returncode", "ended", "text", "kind", "words"),
+    ("returncode", "ended", "text", "kind", "expected"),
     [
         (
             3,
@@ -81,11 +81,11 @@ def test_an_exception_of_nsys_itself_is_not_the_programs_fault() -> None:
         (0, "exit", f"==WARNING== {NO_KERNELS}.", "no-kernels", "kernel"),
     ],
 )
-def test_ncu_says_who_failed(returncode: int, ended: str, text: str, kind: str, words: str) -> None:
+def test_ncu_names_who_failed(returncode: int, ended: str, text: str, kind: str, expected: str) -> None:
     fault = diagnose_ncu(NcuEvidence(text=text, report_written=False, ended=ended, returncode=returncode))
     assert fault is not None
     assert fault.kind == kind
-    assert words in fault.message
+    assert expected in fault.message
 
 
 def test_a_tool_that_may_not_be_run_is_not_called_missing(
@@ -217,7 +217,7 @@ def test_jobs_under_way_and_strangers_are_no_orphans() -> None:
             child.wait()
 
 
-def test_a_capture_that_fails_beside_an_orphaned_agent_names_it(tmp_path: Path) -> None:
+def test_a_capture_that_fails_next_to_an_orphaned_agent_names_it(tmp_path: Path) -> None:
     from llm_perf_opt.stages.nsys.config import NsysConfig
     from llm_perf_opt.stages.nsys.stage import NsysStage
     from tests.nsys_support import stage_context, with_command

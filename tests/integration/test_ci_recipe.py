@@ -36,19 +36,19 @@ def _text(workflow: dict[str, object], step: str, run_id: str) -> str:
 
 def _command(workflow: dict[str, object], step: str, run_id: str) -> list[str]:
     text = _text(workflow, step, run_id)
-    words = shlex.split(text.replace("$RUN_ARGS", workflow["env"]["RUN_ARGS"]).replace("\\\n", " "))  # type: ignore[index]
-    assert words[0] == "llm-perf-opt"
-    return words[1:]
+    arguments = shlex.split(text.replace("$RUN_ARGS", workflow["env"]["RUN_ARGS"]).replace("\\\n", " "))  # type: ignore[index]
+    assert arguments[0] == "llm-perf-opt"
+    return arguments[1:]
 
 
 def _comment(workflow: dict[str, object], folder: Path, *, fails: str = "") -> tuple[list[str], str]:
     """Run the step that comments, as the runner does (``bash -e``); return what ``gh`` was asked and the job's summary."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
-    gh, asked, shown = tools / "gh", folder / "asked", folder / "summary.md"
-    for path in (asked, shown):
+    gh, requested, shown = tools / "gh", folder / "asked", folder / "summary.md"
+    for path in (requested, shown):
         path.unlink(missing_ok=True)
-    gh.write_text(f'#!/bin/sh\necho "$@" >> {asked}\ncase "$*" in {fails or "never"}) exit 1;; esac\n')
+    gh.write_text(f'#!/bin/sh\necho "$@" >> {requested}\ncase "$*" in {fails or "never"}) exit 1;; esac\n')
     gh.chmod(0o755)
     env = {
         **os.environ,
@@ -60,7 +60,7 @@ def _comment(workflow: dict[str, object], folder: Path, *, fails: str = "") -> t
         ["bash", "-e", "-c", _text(workflow, "Comment", "200")], cwd=folder, env=env, check=False, timeout=60
     )
     assert done.returncode == 0
-    return asked.read_text().splitlines() if asked.exists() else [], shown.read_text()
+    return requested.read_text().splitlines() if requested.exists() else [], shown.read_text()
 
 
 def _compare(workflow: dict[str, object], folder: Path, run_id: str) -> subprocess.CompletedProcess[str]:
@@ -96,11 +96,11 @@ def test_without_a_run_of_main_nothing_is_gated(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_workflow_runs(tmp_path: Path) -> None:
     workflow = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
-    asked, shown = _comment(workflow, tmp_path)
-    assert asked == [] and shown.count("\n") == 1 and "main" in shown
+    requested, shown = _comment(workflow, tmp_path)
+    assert requested == [] and shown.count("\n") == 1 and "main" in shown
     for run_id in ("100", "200"):
-        words = [w for w in _command(workflow, "Measure", run_id) if not w.startswith("run.repeats=")]
-        done = cli(*words, *QUICKER, cwd=tmp_path)
+        arguments = [w for w in _command(workflow, "Measure", run_id) if not w.startswith("run.repeats=")]
+        done = cli(*arguments, *QUICKER, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     done = cli(*_command(workflow, "History", "100"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

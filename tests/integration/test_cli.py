@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.cli import main
-from llm_perf_opt.commands.verbs import VERBS
+from llm_perf_opt.commands import VERBS
 from llm_perf_opt.summary import Summary
 from llm_perf_opt.summary.codec import json_schema
 from tests.support import QUICK, cli, files_below, imported_modules, read_json
@@ -61,7 +61,7 @@ def test_A2_nothing_is_nested_and_paths_are_absolute(quick_run: Path) -> None:
     assert f"runs_dir: {quick_run}" in config.replace("'", "")
 
 
-def test_the_summary_matches_its_schema_and_says_random_weights(quick_run: Path) -> None:
+def test_the_summary_matches_its_schema_and_notes_random_weights(quick_run: Path) -> None:
     import jsonschema
 
     summary = read_json(quick_run / "summary.json")
@@ -142,7 +142,7 @@ def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("overrides", "code", "words"),
+    ("overrides", "code", "expected"),
     [
         (["run.repeats=x"], 2, "run.repeats: 'x'"),
         (
@@ -157,11 +157,11 @@ def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_a_users_mistake_writes_nothing_and_shows_no_traceback(
-    overrides: list[str], code: int, words: str, tmp_path: Path
+    overrides: list[str], code: int, expected: str, tmp_path: Path
 ) -> None:
     done = cli("run", *overrides, cwd=tmp_path)
     assert done.returncode == code, done.stderr
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert files_below(tmp_path) == []
 
@@ -221,7 +221,7 @@ def test_multirun_checks_every_job_before_the_first_starts(tmp_path: Path) -> No
     assert files_below(tmp_path) == []
 
 
-def test_doctor_says_what_will_run(tmp_path: Path) -> None:
+def test_doctor_lists_what_will_run(tmp_path: Path) -> None:
     done = cli("doctor", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -287,7 +287,7 @@ def test_a_job_of_a_sweep_is_recorded_as_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["dataset.root=${oc.env:LLM_PERF_OPT_NO_SUCH}"], "LLM_PERF_OPT_NO_SUCH"),
         (["artifacts.runs_dir=${oc.env:LLM_PERF_OPT_NO_SUCH}"], "artifacts.runs_dir"),
@@ -298,12 +298,12 @@ def test_a_job_of_a_sweep_is_recorded_as_itself(tmp_path: Path) -> None:
     ],
 )
 def test_overrides_that_cannot_be_meant_are_one_message(
-    arguments: list[str], words: str, tmp_path: Path
+    arguments: list[str], expected: str, tmp_path: Path
 ) -> None:
     done = cli("run", *arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert "=null" not in done.stderr or "artifacts" not in done.stderr
     assert files_below(tmp_path) == []
@@ -317,7 +317,7 @@ def test_a_mistyped_switch_of_run_is_named_and_leaves_nothing(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_hydras_switches_may_stand_in_any_order(tmp_path: Path) -> None:
+def test_hydras_switches_may_be_in_any_order(tmp_path: Path) -> None:
     done = cli("run", "--cfg", "job", "--resolve", "run.repeats=9", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "repeats: 9" in done.stdout

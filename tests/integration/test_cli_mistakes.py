@@ -25,7 +25,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "fix"),
+    ("expected", "message", "fix"),
     [
         (["--cfg", "job", "model=zzz"], "model=zzz", "llama_tiny"),
         (["--cfg", "job", "run.repeat=3"], "'run.repeat'", "run.repeats"),
@@ -40,13 +40,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["dataset.root=a{b"], "Hydra", "'dataset.root=\"a{b\"'"),
     ],
 )
-def test_a_wrong_override_is_explained_in_our_words(
-    words: list[str], message: str, fix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_a_wrong_override_is_explained(
+    expected: list[str], message: str, fix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["run", *words]) == ConfigError.exit_code
+    assert main(["run", *expected]) == ConfigError.exit_code
     out, err = capsys.readouterr()
-    told, _, hint = err.partition("fix: ")
-    assert message in told
+    shown, _, hint = err.partition("fix: ")
+    assert message in shown
     assert fix in hint
     assert out == ""
     assert "hydra.cc" not in err and "Traceback" not in err
@@ -54,7 +54,7 @@ def test_a_wrong_override_is_explained_in_our_words(
 
 
 @pytest.mark.parametrize("quoted", ["infer.prompt='<image> Hi!'", "pipeline.ncu.ncu_cli.metrics=[a,b]"])
-def test_what_the_fix_says_works(quoted: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_suggested_fix_works(quoted: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--plan", "--json", quoted]) == 0
     assert json.loads(capsys.readouterr().out)["stages"]
 
@@ -75,20 +75,20 @@ def test_a_checkpoint_that_is_none_is_an_input_that_cannot_be_used(
     make(tmp_path / "checkpoint")  # type: ignore[operator]
     code = main(["run", f"model={preset}", "model.path=./checkpoint"])
     assert code == InputError.exit_code
-    said = capsys.readouterr().err.partition("fix:")[0]
-    assert wrong in said.partition("checkpoint")[2]
+    output = capsys.readouterr().err.partition("fix:")[0]
+    assert wrong in output.partition("checkpoint")[2]
     assert not (tmp_path / "tmp").exists()
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["run", "--help"], ["doctor", "--help"], ["run", "--cfg", "job"]]
+    "arguments", [["--help"], ["run", "--help"], ["doctor", "--help"], ["run", "--cfg", "job"]]
 )
-def test_a_reader_that_leaves_is_no_traceback(words: list[str]) -> None:
+def test_a_reader_that_leaves_is_no_traceback(arguments: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)  # as `| true`: nobody reads what is written
     with os.fdopen(write, "wb") as nobody:
         done = subprocess.run(
-            [sys.executable, "-m", "llm_perf_opt", *words],
+            [sys.executable, "-m", "llm_perf_opt", *arguments],
             stdout=nobody, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
         )  # fmt: skip
     assert done.stderr == ""
@@ -96,19 +96,19 @@ def test_a_reader_that_leaves_is_no_traceback(words: list[str]) -> None:
 
 
 def test_a_plan_without_a_gpu_shows_the_command_of_ncu(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
+    arguments = [
         "run",
         "--plan",
         "run.device=cpu",
         "pipeline.ncu.enable=true",
         "pipeline.torch_profiler.enable=false",
     ]
-    assert main(words) == 0
+    assert main(arguments) == 0
     text = capsys.readouterr().out
     assert re.search(r"^ncu: .*\bskipped\b", text, flags=re.MULTILINE)
     shown = text[text.index("\nncu: ") :].partition("fix: ")[2]
     assert "--target-processes" in shown and "run.device=cuda:0" in re.sub("[\"']", "", shown)
-    assert main([*words, "--json", "pipeline.ncu.executable=/nowhere/ncu"]) == 0
+    assert main([*arguments, "--json", "pipeline.ncu.executable=/nowhere/ncu"]) == 0
     stage = json.loads(capsys.readouterr().out)["stages"][-1]
     assert stage["skipped"] and any("/nowhere/ncu" in step for step in stage["steps"])
 

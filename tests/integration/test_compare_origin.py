@@ -34,19 +34,19 @@ def test_a_side_that_did_not_end_well_passes_no_gate(
         save_summary(summary(status if name == side else "ok"), tmp_path / name)
     arguments = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "out")]
     assert main([*arguments, "--gate", "tpot:+50%"]) == 1
-    said = capsys.readouterr()
-    told = rf"{side.upper()} .*\({status}\)"
-    assert re.search(told, said.out)
-    assert status in said.err
+    output = capsys.readouterr()
+    shown = rf"{side.upper()} .*\({status}\)"
+    assert re.search(shown, output.out)
+    assert status in output.err
     found = read_json(tmp_path / "out" / "comparison.json")
     assert [gate["status"] for gate in found["gates"]] == ["side failed"]
     assert found[side]["statuses"] == [status]
     assert "SIDE FAILED" in (tmp_path / "out" / "comparison.md").read_text()
-    assert re.search(told, (tmp_path / "out" / "comparison.html").read_text())
+    assert re.search(shown, (tmp_path / "out" / "comparison.html").read_text())
     assert main(arguments) == 1, "as the help says: also without a gate"
 
 
-def test_finished_runs_are_told_apart_by_their_command_lines() -> None:
+def test_finished_runs_are_distinguished_by_their_command_lines() -> None:
     a = Side("one", [], [summary("ok", "model=llama_tiny", "infer.batch_size=1")], [None])
     b = Side("two", [], [summary("ok", "model=llama_tiny", "infer.batch_size=2", "~model.path")], [None])
     found = compare(a, b)

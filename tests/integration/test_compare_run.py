@@ -62,7 +62,9 @@ def test_threads_belong_to_the_process(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_that_fails_is_told_with_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_fails_is_reported_with_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     broken = [
         "model=llama_tiny",
@@ -77,6 +79,6 @@ def test_a_run_that_fails_is_told_with_its_log(tmp_path: Path, capsys: pytest.Ca
         "run.repeats=2",
     ]
     assert main(["compare", *broken]) == 4
-    said = capsys.readouterr().err
-    assert "took longer than --timeout" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "took longer than --timeout" in output
+    assert "Traceback" not in output

@@ -179,7 +179,7 @@ def test_two_ranks_are_joined(traces: Path, tmp_path: Path, given: str) -> None:
     assert "rank" in report.casefold()
 
 
-def test_one_rank_of_many_says_so(summaries: dict[str, Summary]) -> None:
+def test_one_rank_of_many_is_labelled(summaries: dict[str, Summary]) -> None:
     (row,) = summaries["two-ranks-rank1"].ranks
     assert (row.rank, row.waits_s) == (1, None)
 

@@ -66,7 +66,7 @@ def test_one_off_costs_are_the_conclusion_and_no_gain(summaries: dict[str, Summa
     assert share(found, "one-off") > 0.95
 
 
-def test_first_launches_are_told_from_later_ones(summaries: dict[str, Summary]) -> None:
+def test_first_launches_are_distinguished_from_later_ones(summaries: dict[str, Summary]) -> None:
     metrics = summaries["normalization_layer_test"].metrics
     assert (metrics["first_launches"], metrics["repeated_launches"]) == (
         pytest.approx(36, abs=5),
@@ -80,8 +80,8 @@ def test_a_busy_device_names_the_slow_product(summaries: dict[str, Summary]) -> 
     assert found.verdicts["prefill"].bound == "compute"
     (slow,) = found.findings
     assert slow.id == "slow-kernels"
-    for words in ("49.4 %", "457 TFLOP/s", "543 TFLOP/s to 629 TFLOP/s", "24576"):
-        assert words in slow.evidence[0]
+    for phrase in ("49.4 %", "457 TFLOP/s", "543 TFLOP/s to 629 TFLOP/s", "24576"):
+        assert phrase in slow.evidence[0]
     assert found.utilisation["prefill"].mfu_ratio == pytest.approx(0.33, abs=0.005)
 
 

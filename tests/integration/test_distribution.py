@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from llm_perf_opt.commands.verbs import VERBS
+from llm_perf_opt.commands import VERBS
 from tests.support import REPOSITORY
 from tests.unit import kineto_traces
 
@@ -101,7 +101,7 @@ def test_the_steps_of_the_action_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("bash")
-def test_inputs_are_words_and_never_commands(tmp_path: Path) -> None:
+def test_inputs_are_text_and_never_commands(tmp_path: Path) -> None:
     runner = Runner(tmp_path, "1", ingest_args=f"--trace $(touch {tmp_path}/ran) `touch {tmp_path}/ran`")
     assert runner.step("Measure").returncode != 0
     assert not (tmp_path / "ran").exists()

@@ -231,10 +231,10 @@ def _make_checkpoint(folder: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    words = {
+    expected = {
         word: number for number, word in enumerate(["<unk>", "<s>", "</s>", "one", "two", "three", "four"])
     }
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer = Tokenizer(models.WordLevel(expected, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(
         folder
@@ -269,11 +269,11 @@ def with_examples(desk: Path) -> dict[str, str]:
 
 def arguments(command: Command, desk: Path) -> list[str]:
     """Return the arguments of a command as it is run here."""
-    words = shlex.split(command.line)[1:]
-    words = [re.sub(r"=/(models|data)/", f"={desk}/\\1/", word) for word in words]
-    verb, rest = words[0], words[1:]
+    parts = shlex.split(command.line)[1:]
+    parts = [re.sub(r"=/(models|data)/", f"={desk}/\\1/", word) for word in parts]
+    verb, rest = parts[0], parts[1:]
     if verb == "run":
-        return ["run", *_run_words(rest)]
+        return ["run", *_run_arguments(rest)]
     if verb == "compare" and "--run" in rest:
         place = rest.index("--run")
         quick = [*(TEXT if "model=llama_tiny" in rest else QUICK), "--rounds", "1", "--resamples", "200"]
@@ -282,27 +282,27 @@ def arguments(command: Command, desk: Path) -> list[str]:
         return ["compare", *rest[:place], *quick, *rest[place:]]
     if verb == "improve" and not {"--list", "--plan"} & {*rest}:
         return ["improve", "--plan", *(word for word in rest if word != "--resume")]
-    return [verb, "--dry-run", *rest] if verb == "ncu-profile" else words
+    return [verb, "--dry-run", *rest] if verb == "ncu-profile" else parts
 
 
-def _run_words(words: list[str]) -> list[str]:
+def _run_arguments(parts: list[str]) -> list[str]:
     """Plan what needs a GPU, a tool or much memory; shorten the rest, where the command itself does not say."""
-    line = " ".join(words)
-    if "--plan" in words or re.search(
+    line = " ".join(parts)
+    if "--plan" in parts or re.search(
         r"pipeline\.(nsys|ncu)\.enable=true|run\.ranks=|llama3_8b|DeepSeek-OCR", line
     ):
-        return words if "--plan" in words else ["--plan", *words]
-    preset = next((word.partition("=")[2] for word in words if word.startswith("model=")), None)
+        return parts if "--plan" in parts else ["--plan", *parts]
+    preset = next((word.partition("=")[2] for word in parts if word.startswith("model=")), None)
     if preset is None and not re.search(r"deepseek_ocr|dataset\.|enable=false", line):
-        preset, words = "llama_tiny", [*words, "model=llama_tiny"]  # loads sooner, and takes the same keys
+        preset, parts = "llama_tiny", [*parts, "model=llama_tiny"]  # loads sooner, and takes the same keys
     more = list(QUICK if preset in (None, "deepseek_ocr") else TEXT)
-    if "pipeline.torch_profiler.enable=false" in words:
+    if "pipeline.torch_profiler.enable=false" in parts:
         more = ["hardware.probe=false", *FEW_LAYERS.get(preset or "", [])]
         more += QUICK[:-1] if preset is None else []
-    given = {word.partition("=")[0] for word in words}
+    given = {word.partition("=")[0] for word in parts}
     # A length, or a number of repeats, that the command names may be shortened too: that it is taken is what counts.
     keep = given - {"infer.max_new_tokens", "run.repeats"}
-    return [*words, *(word for word in more if word.partition("=")[0] not in keep)]
+    return [*parts, *(word for word in more if word.partition("=")[0] not in keep)]
 
 
 # --- the tests -------------------------------------------------------------------------------------------
@@ -320,20 +320,20 @@ def test_a_command_of_the_documentation_runs(
         return
     program = shlex.split(command.line)[0]
     assert program.endswith("llm-perf-opt"), f"{command.where}: neither run nor listed: {command.line}"
-    words = arguments(command, desk)
-    if words[0] == "ncu-profile":
+    text = arguments(command, desk)
+    if text[0] == "ncu-profile":
         need("ncu")
     if re.search(r"byte_gru|machine_noise", command.line):
-        words += ["pipeline.static_analysis.enable=false"] if "byte_gru" in command.line else EXAMPLE_STAGE
-        words += ["--plan"] if "ByteGruAdapter" in command.line else []  # the same adapter under another name
-        done = cli(*words, cwd=desk, env=with_examples)
+        text += ["pipeline.static_analysis.enable=false"] if "byte_gru" in command.line else EXAMPLE_STAGE
+        text += ["--plan"] if "ByteGruAdapter" in command.line else []  # the same adapter under another name
+        done = cli(*text, cwd=desk, env=with_examples)
         assert done.returncode == 0, done.stderr
         return
     monkeypatch.chdir(desk)
     # As in the activated environment, which the README begins with: a machine may have no other "python".
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     try:
-        code = main(words)
+        code = main(text)
     except SystemExit as leaving:
         code = int(leaving.code or 0)
     out, err = capsys.readouterr()
@@ -355,7 +355,7 @@ def test_a_python_snippet_of_the_documentation_runs(
     exec(compile(snippet.text, snippet.where, "exec"), {"__name__": "snippet"})
 
 
-def test_every_command_stands_in_a_block_that_is_run() -> None:
+def test_every_command_is_in_a_block_that_is_run() -> None:
     for block in BLOCKS:
         if block.language in ("console", "python"):
             assert block.language == "python" or list(commands(block)), block.where

@@ -38,7 +38,7 @@ def test_the_site_builds_with_every_link_checked(repository: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", GALLERY)
-def test_pages_of_the_gallery_stand_alone_and_name_no_machine(name: str, repository: Path) -> None:
+def test_pages_of_the_gallery_are_self_contained_and_name_no_machine(name: str, repository: Path) -> None:
     page = (repository / "docs" / "gallery" / name).read_text(encoding="utf-8")
     assert page[:15].lower() == "<!doctype html>"
     assert 'src="http' not in page

@@ -164,7 +164,7 @@ def test_a_trace_without_kernels_of_any_model_is_ingested(shared_data: Path, tmp
     )
 
 
-def test_a_foreign_trace_with_shapes_gets_mfu_and_a_roofline(shared_data: Path, tmp_path: Path) -> None:
+def test_an_ingested_trace_with_shapes_gets_mfu_and_a_roofline(shared_data: Path, tmp_path: Path) -> None:
     (trace,) = (shared_data / "h100-torch-traces").glob("Qwen*.json.gz")
     found = ingest(tmp_path / "run", "--trace", trace)
     use, metrics = found.utilisation["all"], found.metrics
@@ -260,10 +260,10 @@ def test_a_file_of_the_wrong_kind_is_an_input_error(
         path = tmp_path / f"wrong{suffix}"
         path.write_bytes(WRONG[kind])
         code = main(["ingest", flag, str(path), "--out", str(tmp_path / "out")])
-        said = capsys.readouterr()
-        assert code == 3, (suffix, said.out)
-        assert "error:" in said.err
-        assert "Traceback" not in said.err
+        output = capsys.readouterr()
+        assert code == 3, (suffix, output.out)
+        assert "error:" in output.err
+        assert "Traceback" not in output.err
         assert not (tmp_path / "out" / "summary.json").exists()
 
 
@@ -287,10 +287,10 @@ def test_unknown_keys_in_timings_are_named_as_json_too(
     path = tmp_path / "wall.json"
     path.write_text('{"prefill": 0.1}')
     assert main(["ingest", "--timings", str(path), "--out", str(tmp_path / "out"), "--json"]) == 3
-    said = json.loads(capsys.readouterr().out)
-    assert said["error"] == "input"
-    assert said["key"] == "prefill"
-    assert "prefill_s" in said["hint"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["error"] == "input"
+    assert output["key"] == "prefill"
+    assert "prefill_s" in output["hint"]
 
 
 def test_nothing_to_ingest_is_a_mistake_of_the_command_line(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_text_from_records_is_escaped(tmp_path: Path) -> None:
         (
             ["--serving", "{}/requests.jsonl", "--serving-steps", "{}/requests.jsonl"],
             3,
-            "holds no step records",
+            "contains no step records",
         ),
         (["--serving", "{}/damaged.json"], 3, "not valid JSON"),
     ],
@@ -102,7 +102,7 @@ def test_incomplete_measurement_is_not_compared(tmp_path: Path, capsys: pytest.C
     assert "incomplete" in capsys.readouterr().err
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_compared_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Other loads have no change, and other tools a note."""
     for name, rate in (("a", 2.0), ("b", 20.0)):
         ingest(tmp_path / name, *load(tmp_path / f"{name}-records", Plan(requests=60, rate_per_s=rate)))

@@ -37,7 +37,7 @@ def ingested(capture: Path, out: Path) -> dict[str, Any]:
         ("rtx5090-deepseek-ocr/nsys/all-stage.cuda_gpu_kern_sum.csv", {"unfused-elementwise"}),
     ],
 )
-def test_what_the_rules_say_of_real_captures(
+def test_findings_of_real_captures(
     shared_data: Path, tmp_path: Path, capture: str, expected: set[str]
 ) -> None:
     summary = ingested(shared_data / capture, tmp_path / "run")

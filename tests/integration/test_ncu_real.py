@@ -47,7 +47,7 @@ def printed(tool: Path, report: Path, *options: str) -> str:
 
 
 @each_tool
-def test_what_an_installed_ncu_says_about_itself(tool: Path) -> None:
+def test_what_an_installed_ncu_reports_about_itself(tool: Path) -> None:
     capabilities = probe_ncu(tool)
     assert capabilities.version[0] >= 2020 and capabilities.chips
     assert {"SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "SchedulerStats"} <= capabilities.sections
@@ -56,7 +56,7 @@ def test_what_an_installed_ncu_says_about_itself(tool: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_presets_ask_only_for_what_exists(preset: Path) -> None:
+def test_presets_request_only_what_exists(preset: Path) -> None:
     capabilities = probe_ncu(newest())
     content = yaml.safe_load(preset.read_text())
     cli = content["ncu_cli"]

@@ -160,14 +160,14 @@ def test_E7_plain_strings_match_because_the_variable_reaches_the_target(
     assert len(result.reports) == 1
 
 
-@pytest.mark.parametrize(("after", "words"), [("code", "exit code 3"), ("segv", "signal 11")])
-def test_a_crash_shows_its_words_and_keeps_the_report(
-    one_tool: Path, watch: Callable[..., Captured], after: str, words: str
+@pytest.mark.parametrize(("after", "expected"), [("code", "exit code 3"), ("segv", "signal 11")])
+def test_a_crash_shows_its_output_and_keeps_the_report(
+    one_tool: Path, watch: Callable[..., Captured], after: str, expected: str
 ) -> None:
     result = watch(one_tool, "--rounds", "1", "--after", after)
     assert result.fault is not None
     assert result.fault.kind == "program-crashed"
-    assert words in result.fault.message
+    assert expected in result.fault.message
     assert "target started" in result.fault.message
     assert [path.name for path in result.reports] == ["run.nsys-rep"]
 
@@ -176,9 +176,9 @@ def test_a_hang_is_stopped_and_the_report_saved(
     one_tool: Path, watch: Callable[..., Captured], tmp_path: Path
 ) -> None:
     pid_file = tmp_path / "pid"
-    words = ("--rounds", "1", "--after", "hang", "--pid-file", str(pid_file))
+    arguments = ("--rounds", "1", "--after", "hang", "--pid-file", str(pid_file))
     result = within_a_limit(
-        lambda limit_s: watch(one_tool, *words, timeout_s=limit_s),
+        lambda limit_s: watch(one_tool, *arguments, timeout_s=limit_s),
         lambda result: "target hangs" in result.process.stdout,
     )
     assert (result.process.ended, result.process.returncode) == ("timeout", None)
@@ -274,7 +274,7 @@ def test_without_its_importer_nsys_leaves_a_raw_stream(
     assert [path.name for path in result.kept_streams] == ["run.qdstrm"]
 
 
-def test_an_importer_that_failed_once_is_asked_again_and_the_crash_is_still_told(
+def test_an_importer_that_failed_once_is_retried_and_the_crash_still_reported(
     watch: Callable[..., Captured], tmp_path: Path
 ) -> None:
     target = _target_part(tmp_path)

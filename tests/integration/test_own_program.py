@@ -72,7 +72,7 @@ def test_the_command_of_the_readme_reports_the_program_and_nothing_else(tmp_path
     assert "torch_profiler" not in {name.split("/")[0] for name in files_below(folder)}
 
 
-def test_a_program_that_fails_is_said_with_its_exit_code(tmp_path: Path) -> None:
+def test_a_program_that_fails_is_reported_with_its_exit_code(tmp_path: Path) -> None:
     assert run(tmp_path, "[python3,serve_bench.py,7]", "pipeline.workload.name=my bench") == 1
     stage = read_json(tmp_path / "run" / "manifest.json")["stages"]["program"]
     assert stage["status"] == "failed"
@@ -99,8 +99,8 @@ def test_nothing_to_do_for_a_program_is_refused(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_found_before_any_work(tmp_path: Path) -> None:
     assert run(tmp_path, "[no-such-program]") == 2
-    said = (tmp_path / "said.txt").read_text()
-    assert "pipeline.workload.command" in said and "'no-such-program'" in said
+    text = (tmp_path / "said.txt").read_text()
+    assert "pipeline.workload.command" in text and "'no-such-program'" in text
     assert not (tmp_path / "run").exists()
 
 

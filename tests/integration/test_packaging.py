@@ -184,7 +184,7 @@ def test_the_wheel_is_described(wheel: Path) -> None:
     assert wheel.stat().st_size < 3_000_000
 
 
-def test_nothing_says_that_the_package_is_on_an_index(repository: Path) -> None:
+def test_nothing_claims_that_the_package_is_on_an_index(repository: Path) -> None:
     """Until it is: a bare ``pip install llm-perf-opt`` would install whatever somebody puts there."""
     pages = [
         repository / "README.md",

@@ -101,7 +101,7 @@ def test_every_rank_has_a_directory_and_the_run_one_summary(profiled: Path) -> N
         assert (profiled / name).is_file()
 
 
-def test_the_ranks_traces_tell_who_waits_for_whom(profiled: Path) -> None:
+def test_the_ranks_traces_show_who_waits_for_whom(profiled: Path) -> None:
     summary = read_json(profiled / "summary.json")
     assert [one["rank"] for one in summary["ranks"]] == [0, 1]
     talk = summary["communication"]
@@ -138,21 +138,21 @@ def test_the_ranks_traces_tell_who_waits_for_whom(profiled: Path) -> None:
     assert rows[1]["causes_wait_s"] <= rows[0]["waits_s"] + 1e-9
 
 
-def test_what_ranks_say_is_what_the_static_model_says(profiled: Path) -> None:
+def test_collectives_of_ranks_are_those_of_the_static_model(profiled: Path) -> None:
     """Payloads of the trace, byte for byte: one prefill and three steps."""
     summary = read_json(profiled / "summary.json")
     split = next(one for one in summary["static"]["splits"] if one["ranks"] == 2)
-    said = {one["name"]: one["bytes"] for one in summary["communication"]["collectives"]}
+    text = {one["name"]: one["bytes"] for one in summary["communication"]["collectives"]}
     passes = {"prefill": 1, "decode": 3}
     for name in ("all_reduce", "all_gather"):
-        assert said[name] == sum(
+        assert text[name] == sum(
             one["bytes"] * passes[one["phase"]] for one in split["exchanges"] if one["name"] == name
         )
     for row, share in zip(summary["ranks"], split["shares"], strict=True):
         assert row["weight_bytes"] == share["weight_bytes"] < summary["static"]["resident_bytes"]["weights"]
         assert row["kv_bytes_per_token"] == summary["static"]["kv_bytes_per_token"] / 2
         assert row["link_bytes"]["decode"] > 0
-    assert 'id="table-ranks-on-paper"' in (profiled / "report.html").read_text(encoding="utf-8")
+    assert 'id="table-ranks-static"' in (profiled / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.needs("nsys")
@@ -184,7 +184,7 @@ def test_every_rank_is_captured_in_a_session_of_its_own(profiled: Path, tmp_path
 
 
 @pytest.mark.needs("nsys")
-def test_one_capture_around_the_launcher_tells_ranks_apart(
+def test_one_capture_around_the_launcher_distinguishes_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ENVIRONMENT.items():
@@ -243,15 +243,15 @@ def test_a_run_of_ranks_is_one_run_of_the_history(profiled: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(("who", "rank"), [("Killed", 1), ("FirstKilled", 0)])
-def test_a_rank_that_is_killed_is_told(who: str, rank: int, tmp_path: Path) -> None:
+def test_a_killed_rank_is_reported(who: str, rank: int, tmp_path: Path) -> None:
     """The second under ``run.ranks``; the first, which would have reported all of them, under bare torchrun."""
     run = tmp_path / "run"
-    told = (*SMALL, *DIRECT_ONLY, f"model.adapter=tests.integration.rank_adapters:{who}")
+    arguments = (*SMALL, *DIRECT_ONLY, f"model.adapter=tests.integration.rank_adapters:{who}")
     if rank == 1:
-        told = (*told, "run.ranks=2", f"artifacts.runs_dir={run}")
-        code = cli("run", "-q", *told, env=ENVIRONMENT, children=True).returncode
+        arguments = (*arguments, "run.ranks=2", f"artifacts.runs_dir={run}")
+        code = cli("run", "-q", *arguments, env=ENVIRONMENT, children=True).returncode
     else:
-        code = torchrun("-q", *told, f"artifacts.runs_dir={run}", python=warm_server().stand_in).returncode
+        code = torchrun("-q", *arguments, f"artifacts.runs_dir={run}", python=warm_server().stand_in).returncode
     assert code == 1
     manifest = read_json(run / "manifest.json")
     assert manifest["status"] == "failed"
@@ -279,7 +279,7 @@ def test_a_rank_that_fails_does_not_keep_the_other_waiting(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("model=t5_small",), "hf_seq2seq"),
         (
@@ -293,12 +293,12 @@ def test_a_rank_that_fails_does_not_keep_the_other_waiting(tmp_path: Path) -> No
     ],
 )
 def test_what_cannot_be_split_is_refused_before_anything_starts(
-    arguments: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(
         ["run", "--plan", *arguments, "run.device=cpu", "run.ranks=2", f"artifacts.runs_dir={tmp_path / 'x'}"]
     )
     assert code == 2
     message = capsys.readouterr().err.partition("fix:")[0]
-    assert said in message and "ranks" in message
+    assert expected in message and "ranks" in message
     assert not (tmp_path / "x").exists()

@@ -132,16 +132,16 @@ def test_components_show_when_sources_disagree(full: Visit) -> None:
         r"hooks \(", full.page.locator("#table-components tr", has_text="sam").first.inner_text()
     )
     full.page.get_by_role("button", name="language_model").click()
-    told = full.page.locator("#table-components tr.detail:visible").inner_text()
-    assert "120 ms" in told and "90.0 ms" in told
+    shown = full.page.locator("#table-components tr.detail:visible").inner_text()
+    assert "120 ms" in shown and "90.0 ms" in shown
 
 
 @pytest.mark.parametrize("way", ["hover", "focus"])
-def test_roofline_marks_tell_their_kernel(full: Visit, way: str) -> None:
+def test_roofline_marks_name_their_kernel(full: Visit, way: str) -> None:
     marks = full.page.locator(".desk circle[data-kernel='1']")
     getattr(marks, way)()
-    told = full.page.locator("#kernel-point").inner_text()
-    assert "kernel 1" in told and "void kernel_1<int, float, (bool)1>(T1::Params)" in told
+    shown = full.page.locator("#kernel-point").inner_text()
+    assert "kernel 1" in shown and "void kernel_1<int, float, (bool)1>(T1::Params)" in shown
     getattr(full.page.locator(".desk circle[data-name='decode']"), way)()
     assert "launch-bound" in full.page.locator("#phase-point").inner_text()
 
@@ -244,7 +244,7 @@ def test_a_phone_shows_rows_as_cards_with_the_names_of_their_columns(
     visit.page.close()
 
 
-def test_the_first_screen_holds_the_first_finding(browser: Browser, tmp_path: Path) -> None:
+def test_the_first_screen_shows_the_first_finding(browser: Browser, tmp_path: Path) -> None:
     visit = Visit(browser, tmp_path, full_summary(), viewport={"width": 1300, "height": 900})
     bottom = "e => e.getBoundingClientRect().bottom"
     assert visit.page.locator("article.finding").first.evaluate(bottom) <= 900

@@ -27,7 +27,7 @@ def rtx5090(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return out / "run"
 
 
-def test_report_says_that_decode_waits_for_launches(rtx5090: Path) -> None:
+def test_report_shows_that_decode_waits_for_launches(rtx5090: Path) -> None:
     page = (rtx5090 / "report.md").read_text("utf-8")
     summary = load_summary(rtx5090)
     first = summary.findings[0]
@@ -45,7 +45,7 @@ def test_report_says_that_decode_waits_for_launches(rtx5090: Path) -> None:
     )
 
 
-def test_kernels_stand_with_both_verdicts_and_full_names(rtx5090: Path) -> None:
+def test_kernels_are_listed_with_both_verdicts_and_full_names(rtx5090: Path) -> None:
     summary = json.loads((rtx5090 / "summary.json").read_text("utf-8"))
     page = (rtx5090 / "kernels.md").read_text("utf-8")
     html = (rtx5090 / "report.html").read_text("utf-8")
@@ -55,8 +55,8 @@ def test_kernels_stand_with_both_verdicts_and_full_names(rtx5090: Path) -> None:
     for kernel in judged:
         assert kernel["name"] in page
     verdicts = page[page.index("## Verdicts of NVIDIA's rules") : page.index("## Full names")]
-    told = re.findall(r"^- \*\*\d+\*\*: ", verdicts, flags=re.MULTILINE)
-    assert len(told) == len(judged)
+    shown = re.findall(r"^- \*\*\d+\*\*: ", verdicts, flags=re.MULTILINE)
+    assert len(shown) == len(judged)
 
 
 def test_families_of_the_page_are_those_of_the_summary(rtx5090: Path) -> None:

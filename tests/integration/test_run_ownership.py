@@ -167,7 +167,7 @@ def test_no_stage_is_a_mistake_with_the_toggles_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompts", "batch", "ran", "words"),
+    ("prompts", "batch", "ran", "expected"),
     [
         ("[a,b]", 4, 2, r"infer\.batch_size=4\b.*\b2\b"),
         ("[a,b,c]", 2, 1.5, r"infer\.batch_size=2\b.*\b2\D+1\b"),
@@ -180,7 +180,7 @@ def test_the_batch_size_is_what_ran(
     prompts: str,
     batch: int,
     ran: float,
-    words: str | None,
+    expected: str | None,
 ) -> None:
     overrides = [
         "model=llama_tiny",
@@ -191,18 +191,18 @@ def test_the_batch_size_is_what_ran(
         f"dataset.prompts={prompts}",
     ]
     assert main(["run", *overrides, f"artifacts.runs_dir={tmp_path / 'run'}"]) == 0
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     summary = read_json(tmp_path / "run" / "summary.json")
     assert summary["workload"]["batch_size"] == ran
     notes = [note for note in summary["notes"] if "infer.batch_size" in note]
-    assert bool(notes) == bool(words)
-    assert words is None or re.search(words, notes[0]), "what was asked for, and what ran"
-    assert ("infer.batch_size=" in said) == bool(words)
+    assert bool(notes) == bool(expected)
+    assert expected is None or re.search(expected, notes[0]), "what was asked for, and what ran"
+    assert ("infer.batch_size=" in output) == bool(expected)
     assert f"batch size {ran:g}" in (tmp_path / "run" / "report.md").read_text()
 
 
 @pytest.mark.contract("A1")
-def test_A1_a_static_run_says_at_which_shapes(tmp_path: Path) -> None:
+def test_A1_a_static_run_names_its_shapes(tmp_path: Path) -> None:
     assert main(["run", "model=llama_tiny", *TINY, *STATIC, f"artifacts.runs_dir={tmp_path / 'run'}"]) == 0
     inputs = yaml.safe_load((tmp_path / "run" / "inputs.yaml").read_text())
     assert inputs["count"] == 0

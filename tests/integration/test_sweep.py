@@ -35,7 +35,7 @@ def document(out: str) -> dict[str, Any]:
     return found
 
 
-def test_a_failed_job_is_told_of_and_resume_runs_it_alone(tmp_path: Path) -> None:
+def test_a_failed_job_is_reported_and_resume_runs_it_alone(tmp_path: Path) -> None:
     flag = tmp_path / "fixed"
     flaky = f'import os, sys; sys.exit(0 if os.path.exists("{flag}") else 3)'
     programs = jobs("pass", flaky, "x = 1")
@@ -84,7 +84,7 @@ def test_resume_with_another_configuration_runs_every_job_again(tmp_path: Path) 
     assert str(tmp_path / "s") in message and "2" in message and "hydra.sweep.dir=DIR" in hint
 
 
-def test_a_stopped_sweep_says_which_job_was_interrupted_and_which_never_began(tmp_path: Path) -> None:
+def test_a_stopped_sweep_lists_interrupted_jobs_and_those_that_never_began(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "llm_perf_opt", "run", "--multirun", *CHEAP),
@@ -108,7 +108,7 @@ def test_a_stopped_sweep_says_which_job_was_interrupted_and_which_never_began(tm
     assert (tmp_path / "s" / "1" / "report.html").is_file()
 
 
-def test_a_killed_sweep_is_told_of_afterwards(tmp_path: Path) -> None:
+def test_a_killed_sweep_is_reported_afterwards(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "llm_perf_opt", "run", "--multirun", *CHEAP),
@@ -133,10 +133,10 @@ def test_a_killed_sweep_is_told_of_afterwards(tmp_path: Path) -> None:
 
     # The same job as a reader on another machine finds it: no process to ask for, only how long it was silent.
     manifest = tmp_path / "s" / "0" / "manifest.json"
-    told = json.loads(manifest.read_text(encoding="utf-8"))
-    told["heartbeat"] |= {"machine": "another", "host": "node7"}
-    manifest.write_text(json.dumps(told), encoding="utf-8")
-    for age_s, status, words in (
+    shown = json.loads(manifest.read_text(encoding="utf-8"))
+    shown["heartbeat"] |= {"machine": "another", "host": "node7"}
+    manifest.write_text(json.dumps(shown), encoding="utf-8")
+    for age_s, status, phrase in (
         (5, "running", r"\b\d+ s\b"),
         (600, "killed", r"\b10 min\b"),
     ):
@@ -145,7 +145,7 @@ def test_a_killed_sweep_is_told_of_afterwards(tmp_path: Path) -> None:
         done = cli("sweep-report", "--json", "s", cwd=tmp_path)
         job = document(done.stdout)["jobs"][0]
         assert (job["status"], done.returncode) == (status, int(status == "killed"))
-        assert re.search(words, job["reason"]) and "on node7" in job["reason"]
+        assert re.search(phrase, job["reason"]) and "on node7" in job["reason"]
     page = (tmp_path / "s" / "sweep.md").read_text(encoding="utf-8")
     assert re.search(r"on node7\b.*\b10 min\b", page)
 
@@ -202,7 +202,7 @@ def test_a_directory_for_two_jobs_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["--resume", "--multirun", "infer.batch_size=1,2"], "--resume"),
         (["--resume=nowhere"], "sweep_plan.json"),
@@ -210,8 +210,8 @@ def test_a_directory_for_two_jobs_is_refused(tmp_path: Path) -> None:
         (["--multirun", "hydra/launcher=slurm", "infer.batch_size=1,2"], "llm-perf-opt[slurm]"),
     ],
 )
-def test_mistakes_are_one_message(arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_mistakes_are_one_message(arguments: list[str], expected: str, tmp_path: Path) -> None:
     done = cli("run", *arguments, cwd=tmp_path)
     assert done.returncode in (2, 3), done.stderr
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr

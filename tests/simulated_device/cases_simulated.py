@@ -51,7 +51,7 @@ def work(device: str, kernels: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("device", ["sim:0", SECOND])
-def test_the_clock_tells_the_devices_time_to_the_nanosecond(sim: Simulation, device: str) -> None:
+def test_the_clock_measures_the_devices_time_to_the_nanosecond(sim: Simulation, device: str) -> None:
     clock = Clock(open_accelerator(device))
     start = clock.mark()
     work(device, 7)
@@ -69,7 +69,7 @@ def test_time_read_without_waiting_is_refused_by_the_device(sim: Simulation) -> 
         intervals(clock, marks)
 
 
-def test_a_hosts_clock_would_tell_the_launches_only(sim: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hosts_clock_would_time_the_launches_only(sim: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a missing synchronise costs: the error that the clock must not make, made on purpose."""
     monkeypatch.setattr(module.time, "perf_counter", sim.host_s)
     wrong = Clock(HostProcessor())
@@ -240,7 +240,7 @@ def test_what_is_still_held_is_named_and_a_child_without_room_refused(
     del kept
 
 
-def test_a_model_that_does_not_fit_says_so(sim: Simulation) -> None:
+def test_a_model_that_does_not_fit_is_reported(sim: Simulation) -> None:
     sim.total_bytes(1 << 20)
     with pytest.raises(ToolError, match="memory of sim:1"):
         engine_on(SECOND)

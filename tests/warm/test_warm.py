@@ -25,7 +25,7 @@ def anew(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     "arguments",
     [["run", "--help"], ["run", "run.repeat=3"], ["docter"], ["run", "--cfg", "job"], ["report", "nowhere"]],
 )
-def test_the_same_words_and_the_same_end(arguments: list[str], tmp_path: Path) -> None:
+def test_the_same_output_and_the_same_exit(arguments: list[str], tmp_path: Path) -> None:
     warm = warm_server().run(arguments, tmp_path, timeout_s=120)
     expected = anew(arguments, tmp_path)
     assert (warm.returncode, warm.stdout, warm.stderr) == (
@@ -92,7 +92,7 @@ def test_what_is_read_while_importing_needs_a_new_process() -> None:
         ("", "/ours", None),
     ],
 )
-def test_folders_of_modules_may_stand_before_the_known_ones_only(
+def test_folders_of_modules_may_come_before_the_known_ones_only(
     wanted: str, ours: str, added: list[str] | None
 ) -> None:
     assert added_folders({"PYTHONPATH": wanted}, {"PYTHONPATH": ours}) == added

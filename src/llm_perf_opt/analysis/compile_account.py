@@ -69,14 +69,14 @@ def _section(
         for one in events[:_ROWS]
     ]
     total = f" {units.seconds(sum(timed))} were spent compiling." if timed else ""
-    words = [
+    paragraphs = [
         f"{sum(one.kind == 'compilation' for one in events)} compilations, of which {len(again)} recompilations; {len(breaks)} graph "
         f"breaks.{total}"
     ]
     if len(events) > _ROWS:
-        words.append(f"The first {_ROWS} of {len(events)} are shown.")
+        paragraphs.append(f"The first {_ROWS} of {len(events)} are shown.")
     columns = ["what", "id", "place", "cause", "at", "took"]
-    return Section(STAGE, "Compilations by torch.compile", words, [SectionTable(columns, rows)])
+    return Section(STAGE, "Compilations by torch.compile", paragraphs, [SectionTable(columns, rows)])
 
 
 def _kind(event: CompileEvent) -> str:
@@ -136,8 +136,8 @@ def _graph_breaks(breaks: Sequence[CompileEvent]) -> list[Finding]:
             phase=None,
             evidence=[*named, *([f"{len(places) - 5} more places"] if len(places) > 5 else [])],
             gain_upper_s=None,
-            arithmetic="a break ends a graph at every call: what lies between runs eagerly, and nothing is fused across it; the log "
-            "does not say how long that takes",
+            arithmetic="a break ends a graph at every call: the code in between runs eagerly, and nothing is fused across it; the log "
+            "does not record how long that takes",
             advice="Rewrite the lines named so that they can be traced (no printing, no .item(), no data-dependent branch), or move "
             "them out of the compiled function; torch.compile(fullgraph=True) turns a break into an error.",
             confidence="medium",

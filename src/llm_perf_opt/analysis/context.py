@@ -268,14 +268,14 @@ _GENERAL: dict[str, str] = {
     "installed.",
     "old-flash-attention": "Try a newer attention kernel: FlashAttention 3 (Hopper), cuDNN attention "
     "(sdpa_kernel(SDPBackend.CUDNN_ATTENTION)), or the engine's attention backend; compare the outputs.",
-    "kv-cache-growth": "Shorten the prompt, keep keys and values in fewer bits where the answers stand it, use grouped heads or a "
+    "kv-cache-growth": "Shorten the prompt, keep keys and values in fewer bits if accuracy allows, use grouped heads or a "
     "sliding window where the model has them.",
     "noisy-timings": "Repeat the measurement more often, fix the clocks, and keep the machine to yourself.",
     "warm-up-pollution": "Warm up for longer, so that caches, autotuning and lazy initialisation are over before measuring.",
     "more-work-than-needed": "Use an implementation that sends tokens to their chosen experts only and keeps latent attention "
     "compressed (vLLM and SGLang do).",
     "padding-waste": "Batch requests of similar length, or use a runtime that packs sequences.",
-    "vision-dominated-ttft": "Compile the image encoder and batch the tiles of several pages; where the answers stand it, use fewer "
+    "vision-dominated-ttft": "Compile the image encoder and batch the tiles of several pages; if accuracy allows, use fewer "
     "pixels or fewer tiles.",
 }
 
@@ -375,9 +375,9 @@ def name_profiler_overhead(finding: Finding, summary: Summary) -> Finding:
     frames = summary.metrics.get("profiled_python_frames") or 0.0
     if finding.id not in _INFLATED or frames < _MANY_FRAMES:
         return finding
-    said = (
+    text = (
         f"the profiler recorded {units.count(frames)} Python frames (with_stack): the host is slower than without it, so this time is "
         "inflated"
     )
     confidence = "medium" if finding.confidence == "high" else finding.confidence
-    return replace(finding, evidence=[*finding.evidence, said], confidence=confidence)
+    return replace(finding, evidence=[*finding.evidence, text], confidence=confidence)

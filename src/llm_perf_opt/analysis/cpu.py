@@ -235,16 +235,16 @@ def work_section(work: Mapping[str, CpuWork]) -> list[Section]:
 
 
 def _paragraphs(work: Mapping[str, CpuWork]) -> list[str]:
-    said = [f"{phase}: shares of {_OF[one.of]}" + _slower(one) for phase, one in work.items()]
+    parts = [f"{phase}: shares of {_OF[one.of]}" + _slower(one) for phase, one in work.items()]
     cost = next((one.operator_cost_s for one in work.values() if one.operator_cost_s is not None), None)
     dispatch = "Dispatch is what is left of the wall-clock without a profiler when the work inside operators is taken off"
     if cost is None:
         return [
-            f"{'; '.join(said)}.",
+            f"{'; '.join(parts)}.",
             f"{dispatch}. What an operator costs by itself was not measured: only views count.",
         ]
     return [
-        f"{'; '.join(said)}.",
+        f"{'; '.join(parts)}.",
         f"{dispatch}; of each operator call, {units.seconds(cost)} count as dispatch, which an operator on one element takes "
         "on this machine.",
     ]
@@ -274,7 +274,7 @@ _OVERHEAD_FROM = 0.5
 """Share of a phase that is overhead, from which it explains the phase."""
 DISPATCH_LEVER = "fewer operator calls: a compiled decode step, larger batches"
 """What moves dispatch on a processor."""
-_SAID = 0.02
+_LEAST_LISTED = 0.02
 """Smaller parts are not listed."""
 
 
@@ -376,7 +376,7 @@ class Overhead:
         """Describe how small the products are and what that costs."""
         return (
             f"a matrix product takes {units.seconds(self.small.mean_s)} on average, {units.seconds(self.small.limit_s)} at its limit "
-            f"(calling one costs more from about {units.seconds(_SMALL_CALL_S)} down); overhead is {units.percent(self.beyond)} "
+            f"(below about {units.seconds(_SMALL_CALL_S)} a call costs more than its work); overhead is {units.percent(self.beyond)} "
             f"inside such products and {units.percent(self.calling)} around operators, {units.percent(self.share)} together"
         )
 
@@ -401,7 +401,7 @@ def _describe_shares(work: CpuWork) -> str:
     parts = ", ".join(
         f"{_describe_part(part)} {units.percent(part.share_ratio)}"
         for part in work.parts
-        if part.share_ratio >= _SAID
+        if part.share_ratio >= _LEAST_LISTED
     )
     largest = max(
         (part for part in work.parts if part.operator is not None),

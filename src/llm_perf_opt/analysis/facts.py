@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.summary.static import StaticDocument
 
 
-NO_DEVICE_EVENTS = "The trace holds no device events"
+NO_DEVICE_EVENTS = "The trace contains no device events"
 """Begins the note that comes first: whatever else is said, it is not about a device."""
 
 # The collectives of one rank, as recorded in captures.

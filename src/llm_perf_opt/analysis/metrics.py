@@ -98,17 +98,26 @@ class Evidence:
         return max(needed, least)
 
     def interval(self, *, confidence: float, resamples: int, seed: int) -> statistics.Interval | None:
-        """Bootstrap interval of the log ratio; ``None`` without two blocks."""
+        """Return the log ratio of the two values with its interval; ``None`` without two blocks.
+
+        The interval is that of the Hodges–Lehmann estimate over the blocks, extended to the quotient of the values where
+        it does not contain it: skewed blocks can put the two estimates apart, and then neither is certain.
+        """
         if self.kind is None or self.n < 2:
             return None
         if self.kind == "repeats":
-            plain = statistics.shift_interval(
+            found = statistics.shift_interval(
                 self.blocks_a, self.blocks_b, confidence=confidence, resamples=resamples, seed=seed
             )
             drift = max(_drift(self.blocks_a), _drift(self.blocks_b))
-            return statistics.Interval(plain.estimate, plain.low - drift, plain.high + drift)
-        return statistics.paired_interval(
-            self.differences, confidence=confidence, resamples=resamples, seed=seed
+        else:
+            found = statistics.paired_interval(
+                self.differences, confidence=confidence, resamples=resamples, seed=seed
+            )
+            drift = 0.0
+        quotient = math.log(self.b / self.a)
+        return statistics.Interval(
+            quotient, min(found.low - drift, quotient), max(found.high + drift, quotient)
         )
 
 

@@ -61,7 +61,7 @@ class Side:
 
 def failed_sides(a: Side, b: Side) -> list[str]:
     """Return the sides with a failed or interrupted run: their numbers cover only part of the work."""
-    said = []
+    notes = []
     for letter, side in (("A", a), ("B", b)):
         bad = [
             f"run {summary.run.id} ({summary.run.status})"
@@ -69,8 +69,8 @@ def failed_sides(a: Side, b: Side) -> list[str]:
             if summary.run.status != "ok"
         ]
         if bad:
-            said.append(f"{letter} did not come to its end: {', '.join(bad)}. No gate passes on it.")
-    return said
+            notes.append(f"{letter} did not finish: {', '.join(bad)}. No gate passes on it.")
+    return notes
 
 
 def overrides_of(side: Side) -> list[str]:
@@ -81,10 +81,10 @@ def overrides_of(side: Side) -> list[str]:
     # The arguments of ``ingest`` are files, not settings.
     if command[1:2] not in (["run"], ["compare"]):
         return []
-    words = [
+    arguments = [
         word for word in command[2:] if not word.startswith("-") and ("=" in word or word.startswith("~"))
     ]
-    return [word for word in words if _key(word) not in _WHERE]
+    return [word for word in arguments if _key(word) not in _WHERE]
 
 
 def override_differences(a: SideInfo, b: SideInfo) -> list[Difference]:

@@ -104,8 +104,8 @@ def _section_of_ranks(ranked: Mapping[int, Capture]) -> Section | None:
         stage=next(iter(ranked.values())).tool or "capture",
         title=f"Ranges of {len(ranked)} ranks: {without_rank(next(iter(ranked.values())).path)}",
         paragraphs=[
-            "The captures hold no device work, so there are no kernels and no budget. These are their ranges, by host time of "
-            f"each rank; a range inside another counts in both, and the tool that recorded them adds time of its own.{more}"
+            "The captures contain no device work, so there are no kernels and no budget. These are their ranges, by host time of "
+            f"each rank; a range inside another counts in both, and the tool that recorded them adds its own time.{more}"
         ],
         tables=[
             SectionTable(
@@ -146,8 +146,8 @@ def _section(capture: Capture) -> Section | None:
         stage=capture.tool or "capture",
         title=f"Ranges of {capture.path.name}",
         paragraphs=[
-            "The capture holds no device work, so there are no kernels and no budget. These are its ranges, by host "
-            f"time; a range inside another counts in both, and the tool that recorded them adds time of its own.{more}"
+            "The capture contains no device work, so there are no kernels and no budget. These are its ranges, by host "
+            f"time; a range inside another counts in both, and the tool that recorded them adds its own time.{more}"
         ],
         tables=[
             SectionTable(

@@ -483,9 +483,9 @@ def _member(capture: Capture, by_name: int | None) -> _Member | None:
 
 def rank_of(capture: Capture, by_name: int | None) -> int | None:
     """Return the rank of a capture: as recorded in it, else from its file name."""
-    said = capture.found.facts.get("rank")
-    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 10**9:
-        return said
+    recorded = capture.found.facts.get("rank")
+    if isinstance(recorded, int) and not isinstance(recorded, bool) and 0 <= recorded < 10**9:
+        return recorded
     return by_name
 
 
@@ -591,7 +591,7 @@ def _missing(members: Sequence[_Member]) -> list[str]:
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"rank {rank}: {count}" for rank, count in counts.items())
         notes.append(
-            f"The ranks hold different numbers of steps ({listed}): their times are not of the same work."
+            f"The ranks have different numbers of steps ({listed}): their times are not of the same work."
         )
     return notes
 
@@ -660,7 +660,7 @@ def kept_in_bounds(found: Iterable[Facts], most_rows: int = MOST_ROWS) -> Iterat
             if rows + size > most_rows and not is_lowest:
                 only_collectives(capture)
                 facts.notes.append(
-                    f"Rank {rank}: the captures hold more than {most_rows:,} operations and calls together, so there are no tables "
+                    f"Rank {rank}: the captures contain more than {most_rows:,} operations and calls together, so there are no tables "
                     "of this rank alone; it is in all sums."
                 )
             else:

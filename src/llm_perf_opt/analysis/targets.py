@@ -39,7 +39,7 @@ from llm_perf_opt.summary.kernels import KernelTarget
 # other weights in between. A time shorter than reading the weights from memory once is therefore not a target.
 
 
-Ask = Callable[[Operator], Timing | None]
+FindTime = Callable[[Operator], Timing | None]
 _LookUp = Callable[[Operator], "MeasuredTime | None"]
 _SPLITS = (1, 2, 4, 8)
 """Ranks over which an expert may be split: shapes of a trace are those of one rank, tables name the whole."""
@@ -55,22 +55,22 @@ class MeasuredTime:
     source: str
 
 
-def look_up_in(ask: Ask, hardware: Hardware) -> _LookUp:
+def look_up_in(find_time: FindTime, hardware: Hardware) -> _LookUp:
     """Return a function from an operator to its measured time on this device; ``None`` outside the tables."""
     known: dict[Operator, MeasuredTime | None] = {}
 
     def look_up(operator: Operator) -> MeasuredTime | None:
         if operator not in known:
-            known[operator] = _measured(ask, operator, hardware)
+            known[operator] = _measured(find_time, operator, hardware)
         return known[operator]
 
     return look_up
 
 
-def _measured(ask: Ask, operator: Operator, hardware: Hardware) -> MeasuredTime | None:
+def _measured(find_time: FindTime, operator: Operator, hardware: Hardware) -> MeasuredTime | None:
     floor_s = _least_seconds(operator, hardware)
     for candidate in _candidates(operator):
-        timing = ask(candidate)
+        timing = find_time(candidate)
         if timing is None or timing.how not in RESTS_ON_TABLES:
             continue
         answers = [answer for answer in timing.tables if answer.seconds >= floor_s]
@@ -508,7 +508,7 @@ def _launch_order(part: LaunchFacts) -> tuple[object, ...]:
 def profiled_operator(launch: NcuLaunch) -> Operator | None:
     """Return the operator around a launch: the outermost range that is one, its type from the kernel's name."""
     found = _sized(launch)
-    written = next((kind for words, kind in _TYPE_WORDS if words.search(launch.kernel)), None)
+    written = next((kind for pattern, kind in _TYPE_WORDS if pattern.search(launch.kernel)), None)
     if found is None or written is None:
         return None
     # Ranges contain no types and flags: attention over a prompt may be causal or not, and is left out.
@@ -549,7 +549,7 @@ def target_section(
     rows += profiled.compared if profiled is not None else []
     if not rows and not coverage.outside:
         return []
-    words = [
+    paragraphs = [
         "Every call of a matrix product, of attention and of routed experts whose shape is known, against the best and the "
         f"median time measured for that shape on this device ({origin}). Times are of one call, all its kernels together; "
         "measurements that only a cache makes possible are left out. Attention of the tables is a framework's whole step, writing "
@@ -558,7 +558,7 @@ def target_section(
     ]
     columns = ["kernel", "phase", "shape", "calls", "here", "best", "median", "× best", "measured with"]
     tables = [SectionTable(columns, [_row(*one) for one in rows[:_MOST_ROWS]])] if rows else []
-    return [Section(stage, TITLE, words, tables)]
+    return [Section(stage, TITLE, paragraphs, tables)]
 
 
 def missing_section(stage: str, reason: str) -> list[Section]:

@@ -20,7 +20,7 @@ MOST_POINTS = 240
 LEAST_SPAN_S = 0.5
 """Meters of power and energy move some ten times a second: of less time than this they tell nothing."""
 _DRAWN = ("clock_hz", "power_w", "temperature_c", "memory_bytes")
-_WORDS = {
+_LABELS = {
     "clock_hz": "clock",
     "power_w": "power",
     "temperature_c": "temperature",
@@ -70,7 +70,7 @@ def absent_notes(document: TelemetryDocument, found: Telemetry) -> list[str]:
     """List what the device did not report, and why."""
     reasons: dict[str, list[str]] = {}
     for quantity, reason in document.absent.items():
-        reasons.setdefault(reason, []).append(_WORDS.get(quantity, quantity))
+        reasons.setdefault(reason, []).append(_LABELS.get(quantity, quantity))
     silent = "; ".join(f"no {', '.join(names)} ({reason})" for reason, names in reasons.items())
     notes = [f"Telemetry has {silent}."] if silent else []
     reported = any(value is not None for value in (*document.columns.power_w, *document.columns.energy_j))
@@ -173,7 +173,7 @@ def memory_document(capture: KinetoCapture, attribution: Attribution, device: st
     return {
         "schema": 1,
         "device": device,
-        "counts": "everything the allocator holds" if on_cuda else "allocated since the pass began",
+        "counts": "everything the allocator has allocated" if on_cuda else "allocated since the pass began",
         "peak_bytes": int(used.max()),
         "events": len(time),
         "phases": _by_phase(capture, attribution, time, used),

@@ -47,7 +47,7 @@ def against_wall_clock(
         device_s = sum(part.seconds for part in budget.parts if part.name in WORKING) / count
         if device_s > _MORE_THAN_FITS * wall:
             notes.append(
-                f"{phase.capitalize()} was timed at {units.seconds(wall)} per {per}, but the capture holds "
+                f"{phase.capitalize()} was timed at {units.seconds(wall)} per {per}, but the capture contains "
                 f"{units.seconds(device_s)} of device work per {per}: the capture is not of the same work, and is not "
                 "measured against these timings."
             )
@@ -198,7 +198,7 @@ def _busy_of_run(summary: Summary) -> None:
     use.arithmetic = f"{busy:.3f} s of device work ÷ ({passes} {of} × ({first.shown:.4f} + {decode.shown:.4f}) s); {_OVERLAP}"
     if busy > wall:
         summary.notes.append(
-            "The kernel table holds more device time than the wall-clock file: they are not of the same run, "
+            "The kernel table contains more device time than the wall-clock file: they are not of the same run, "
             "or streams overlap."
         )
 
@@ -220,13 +220,11 @@ def _busy_of_range(summary: Summary, capture: Capture, truncated: Collection[str
         low = busy / (most * stat.shown) if most is not None and most > least else 0.0
         summary.notes.append(
             f"The kernel table of {of.name} does not record its number of passes: the device is busy for "
-            f"{units.percent(low)} to {units.percent(ratio)} of {of.phase}, which decides nothing."
+            f"{units.percent(low)} to {units.percent(ratio)} of {of.phase}, which is inconclusive."
         )
         return
-    held = f"{passes} {'pass' if passes == 1 else 'passes'}" + (
-        "" if of.passes else ", the fewest it can hold"
-    )
+    held = f"{passes} {'pass' if passes == 1 else 'passes'}" + ("" if of.passes else ", the fewest possible")
     use = summary.utilisation.setdefault(of.phase, Utilisation())
     use.device_busy_ratio = min(1.0, ratio)
-    words = f"busy: {busy:.6f} s of device work ÷ ({held} × {stat.shown:.4f} s of {of.phase}); {_OVERLAP}"
-    use.arithmetic = f"{use.arithmetic}; {words}" if use.arithmetic else words
+    text = f"busy: {busy:.6f} s of device work ÷ ({held} × {stat.shown:.4f} s of {of.phase}); {_OVERLAP}"
+    use.arithmetic = f"{use.arithmetic}; {text}" if use.arithmetic else text

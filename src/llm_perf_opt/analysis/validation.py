@@ -14,7 +14,7 @@ _CACHE_SIZED_BYTES = 2.0**30
 def below_floor(memory_bytes: float | None) -> str:
     """Name the likely cause of a time below its floor; ``memory_bytes``: what it reads, where memory sets the floor."""
     if memory_bytes is None:
-        return "the peak is likely too low (measured on a busy machine?), or the time holds less than the work counted"
+        return "the peak is likely too low (measured on a busy machine?), or the time covers less than the counted work"
     if memory_bytes <= _CACHE_SIZED_BYTES:
         return (
             f"its working set of {units.size(memory_bytes)} likely stays in a cache, which is faster than the main "

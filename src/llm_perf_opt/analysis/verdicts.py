@@ -122,7 +122,7 @@ def shown_bound(summary: Summary, phase: str) -> str | None:
     return "overhead" if verdict.bound == "launch" and summary.hardware.kind == "cpu" else verdict.bound
 
 
-def worth_showing(verdicts: Mapping[str, Verdict]) -> list[str]:
+def phases_to_show(verdicts: Mapping[str, Verdict]) -> list[str]:
     """Return the phases with an informative verdict: the whole capture is left out if it only repeats that of a phase."""
     own = {verdicts[phase].bound for phase in verdicts if phase != WHOLE}
     return [phase for phase in verdicts if phase != WHOLE or verdicts[phase].bound not in own]
@@ -243,19 +243,19 @@ def _waiting_by_busy_share(summary: Summary, phase: str) -> _Answer | None:
         return None
     own = summary.utilisation.get(phase)
     if own is not None and own.device_busy_ratio is not None:
-        busy, words = own.device_busy_ratio, "the device is busy for"
+        busy, text = own.device_busy_ratio, "the device is busy for"
     else:
         bound = _busy_at_most(summary, phase)
         if bound is None:
             return None
-        busy, words = (
+        busy, text = (
             bound,
             "even if all kernel time of the run fell into this phase, the device would be busy for at most",
         )
     if busy >= BUSY_ENOUGH:
         return None
     arithmetic = (
-        f"{words} {units.percent(busy)} of its wall-clock (less than {units.percent(BUSY_ENOUGH)}): the rest is "
+        f"{text} {units.percent(busy)} of its wall-clock (less than {units.percent(BUSY_ENOUGH)}): the rest is "
         "spent launching and on the host"
     )
     return _Answer("launch", arithmetic, _sources(summary, "nsys", "trace", "timings"))
@@ -284,7 +284,7 @@ def _near_a_counter_limit(summary: Summary, phase: str) -> _Answer | None:
         if (k.phase == phase or phase == WHOLE)
         and k.total_s
         and k.counters.get("dram_ratio") is not None
-        and k.counters_stand_for_run
+        and k.counters_are_representative
     ]
     covered = sum(k.total_s or 0.0 for k in rows)
     everything = sum(k.total_s or 0.0 for k in summary.kernels if k.phase == phase or phase == WHOLE)

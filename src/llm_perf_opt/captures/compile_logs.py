@@ -76,7 +76,7 @@ def read_compile_log(path: Path) -> list[CompileEvent]:
         found = list(_read_file(path))
     if not found:
         raise InputError(
-            f"{path} holds no graph break, recompilation or compilation",
+            f"{path} contains no graph break, recompilation or compilation",
             hint="give the output of a program run with TORCH_LOGS=graph_breaks,recompiles, a file of TORCH_TRACE=DIR, or the "
             "folder that tlparse wrote",
             path=str(path),

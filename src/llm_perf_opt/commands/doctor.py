@@ -163,7 +163,7 @@ def _self_test(report: dict[str, Any], options: argparse.Namespace) -> int:
     if (missing := missing_engine()) is not None:
         raise missing
     device = _config(options.overrides).resolved_device
-    result = command.run_self_test(device, say=lambda text: print(f"… {text}", file=sys.stderr))
+    result = command.run_self_test(device, report=lambda text: print(f"… {text}", file=sys.stderr))
     text = command.render(result)
     stamp = "".join(letter for letter in timestamp()[:19] if letter.isdigit())
     path = Path(options.bundle or f"llm-perf-opt-self-test-{stamp}.zip")

@@ -20,7 +20,7 @@ from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.units import dtype_bytes, known_dtypes, timestamp
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
-from llm_perf_opt.runs.directory import hold_output
+from llm_perf_opt.runs.directory import lock_output
 from llm_perf_opt.runs.finish import print_result, save_and_render
 from llm_perf_opt.stages.facts import Part, collect, timings_facts
 from llm_perf_opt.stages.ncu.facts import ncu_facts
@@ -63,7 +63,7 @@ def ingest(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"--out {out} is not a directory", hint="give a directory; it is created when absent"
         )
-    with hold_output(out):
+    with lock_output(out):
         return _ingest_into(out, options, given, slo)
 
 
@@ -186,7 +186,7 @@ def _traces_in(folder: Path) -> list[Path]:
     found = sorted(one for one in folder.iterdir() if one.is_file() and one.name.endswith(_TRACE_SUFFIXES))
     if not found:
         raise InputError(
-            f"{folder} holds no torch profiler trace (.json or .json.gz)",
+            f"{folder} contains no torch profiler trace (.json or .json.gz)",
             hint="give the folder that the profiler wrote its traces to, or a trace itself",
             path=str(folder),
         )

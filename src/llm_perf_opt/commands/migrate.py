@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     """Command line of ``llm-perf-opt migrate`` and ``scripts/migrate-run-layout.py``."""
     parser = verb_parser("migrate", __doc__ or "", one="a file was left in place because its target exists")
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would move")
+    parser.add_argument("--dry-run", action="store_true", help="only list what would move")
     options = parser.parse_args(arguments)
     blocked = 0
     for run in options.runs:

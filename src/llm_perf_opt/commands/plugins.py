@@ -20,7 +20,7 @@ _OWN_PACKAGE = "llm-perf-opt"
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class _Plugin:
     """One plug-in."""
 
     interface: str
@@ -42,7 +42,7 @@ class _Interface:
     check: Callable[[EntryPoint], str | None]
 
 
-def _list_plugins() -> list[Plugin]:
+def _list_plugins() -> list[_Plugin]:
     """Load every plug-in and return why those that cannot be used fail."""
     found = []
     for name, interface in _INTERFACES.items():
@@ -50,11 +50,13 @@ def _list_plugins() -> list[Plugin]:
             package, version = (
                 (point.dist.name, point.dist.version) if point.dist is not None else ("?", None)
             )
-            found.append(Plugin(name, point.name, point.value, package, version, interface.check(point)))
+            found.append(_Plugin(name, point.name, point.value, package, version, interface.check(point)))
     built_in = load_remedies()[0]
     installed = {point.name for point in entry_points(group=REMEDY_GROUP)}
     found += [
-        Plugin("remedies", one.name, f"{type(one).__module__}:{type(one).__name__}", _OWN_PACKAGE, None, None)
+        _Plugin(
+            "remedies", one.name, f"{type(one).__module__}:{type(one).__name__}", _OWN_PACKAGE, None, None
+        )
         for one in built_in
         if type(one).__module__.startswith("llm_perf_opt.") and one.name not in installed
     ]
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _render(found: Sequence[Plugin]) -> str:
+def _render(found: Sequence[_Plugin]) -> str:
     lines = []
     for name, interface in _INTERFACES.items():
         lines += [f"{name}: {interface.key}; class {interface.base}, entry points {interface.group}"]
@@ -116,10 +118,10 @@ def _check_remedy(point: EntryPoint) -> str | None:
 
 def _problem(call: Callable[[], object]) -> str | None:
     try:
-        said = call()
+        answer = call()
     except LlmPerfError as error:
         return f"{error.message} (fix: {error.hint})" if error.hint else error.message
-    return said if isinstance(said, str) else None
+    return answer if isinstance(answer, str) else None
 
 
 _INTERFACES = {

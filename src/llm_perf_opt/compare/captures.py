@@ -446,8 +446,8 @@ def _text(
 ) -> str:
     longer = "longer" if after > before else "less"
     if name == "communication":
-        said = _communication(a.communication, b.communication, scope.factor)
-        return f"communication that nothing overlaps{where} takes {'longer' if after > before else 'less time'}{said}"
+        text = _communication(a.communication, b.communication, scope.factor)
+        return f"communication that nothing overlaps{where} takes {'longer' if after > before else 'less time'}{text}"
     if name == "copy":
         return f"copies that nothing overlaps{where} take {'longer' if after > before else 'less time'}{_copies(a, b, scope.factor)}"
     return f"the device{where} waits {longer} {_WAITS.get(name, f'({name})')}{_owned(owner)}"

@@ -203,10 +203,10 @@ def shared_notes(a: Side, b: Side) -> list[str]:
     """Return notes on sides that shared their device, and with what."""
     notes = []
     for side, name in ((a, "A"), (b, "B")):
-        words = [shared for summary in side.summaries if (shared := _use(summary).get("shared"))]
-        if words:
-            runs = "" if len(side.summaries) == 1 else f" in {len(words)} of {len(side.summaries)} runs"
-            notes.append(f"{name}: the device was shared{runs}: {words[0]}. Its times may be too long.")
+        found = [shared for summary in side.summaries if (shared := _use(summary).get("shared"))]
+        if found:
+            runs = "" if len(side.summaries) == 1 else f" in {len(found)} of {len(side.summaries)} runs"
+            notes.append(f"{name}: the device was shared{runs}: {found[0]}. Its times may be too long.")
     return notes
 
 

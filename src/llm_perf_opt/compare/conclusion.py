@@ -120,14 +120,14 @@ def _fill(
 def _sentence(found: Conclusion, metric: MetricChange) -> str:
     where = _WHOLES[metric.name]
     lengths = f"{units.seconds(found.b_s)} instead of {units.seconds(found.a_s)}"
-    said = _less_work(found.work)
-    who = "it" if said else "B"
+    text = _less_work(found.work)
+    who = "it" if text else "B"
     if found.verdict in ("not shown", "undecided"):
-        takes = f"{said}{who} takes {lengths} {where}"
+        takes = f"{text}{who} takes {lengths} {where}"
         return f"{takes}: {_describe_significance(metric)}."
     interval = _describe_interval(metric)
     sure = f" ({interval}{_describe_p(metric)})" if interval else ""
-    return f"{said}{who} is {speed(metric.ratio)} {where}{sure}: {lengths}{because(found)}."
+    return f"{text}{who} is {speed(metric.ratio)} {where}{sure}: {lengths}{because(found)}."
 
 
 def _describe_interval(metric: MetricChange) -> str:
@@ -223,5 +223,7 @@ def conclude(
 def _warn(first: Conclusion, result: Comparison) -> None:
     other = [row for row in result.differences if row.what in _OTHER and row.a and row.b]
     if other:
-        said = ", ".join(f"{row.what} ({row.a} → {row.b})" for row in other)
-        first.details.append(f"The sides differ in {said}: not all of the change need be one of speed.")
+        differences = ", ".join(f"{row.what} ({row.a} → {row.b})" for row in other)
+        first.details.append(
+            f"The sides differ in {differences}: not all of the change need be one of speed."
+        )

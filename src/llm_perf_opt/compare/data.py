@@ -162,9 +162,9 @@ class MetricChange:
     """Mean over the samples of their medians."""
     b: float | None
     ratio: float | None
-    """B ÷ A: Hodges–Lehmann estimate over the blocks; a plain quotient without repeats."""
+    """B ÷ A, of the two values."""
     low_ratio: float | None
-    """Lower end of the bootstrap interval of ``ratio``."""
+    """Lower end of the interval of ``ratio``: the bootstrap interval over blocks, extended to ``ratio``."""
     high_ratio: float | None
     p_value: float | None
     """Two-sided exact rank test of "no change"."""

@@ -112,8 +112,8 @@ def _is_reported(key: str) -> bool:
 
 def _quantised(side: ComparedSide, common: Sequence[str]) -> str | None:
     """Return what a side's weights were quantised to when they were loaded."""
-    words = [word.lstrip("+") for word in (*common, *overrides_of(side))]
-    found = [word[len(_QUANTISED) :] for word in words if word.startswith(_QUANTISED)]
+    overrides = [word.lstrip("+") for word in (*common, *overrides_of(side))]
+    found = [word[len(_QUANTISED) :] for word in overrides if word.startswith(_QUANTISED)]
     return found[-1] if found and found[-1] not in ("null", "None", "") else None
 
 

@@ -81,12 +81,12 @@ def apply_gate(gate: Gate, evidence: Evidence | None, method: Method) -> GateRes
     status: GateStatus = "regression" if beyond and worse_p <= ALPHA else "passed" if within else "undecided"
     low, high, ratio = math.exp(interval.low), math.exp(interval.high), math.exp(interval.estimate)
     span = f"{format_signed_percent(ratio)} ({format_signed_percent(low)} to {format_signed_percent(high)}, {evidence.n} {evidence.kind})"
-    words = {
+    reasons = {
         "regression": f"{span}: wholly beyond {format_signed_percent(gate.limit_ratio)}, rank test {format_p_value(worse_p)}",
         "passed": f"{span}: wholly within {format_signed_percent(gate.limit_ratio)}",
         "undecided": f"{span}: a change beyond {format_signed_percent(gate.limit_ratio)} is neither shown nor excluded",
     }[status]
-    return GateResult(gate.metric, gate.limit_ratio, status, ratio, low, high, worse_p, words)
+    return GateResult(gate.metric, gate.limit_ratio, status, ratio, low, high, worse_p, reasons)
 
 
 def gate_exit_code(results: list[GateResult], *, strict: bool) -> int:

@@ -52,12 +52,12 @@ _KernelKey = Callable[[Kernel], Key]
 @functools.lru_cache(maxsize=65536)
 def structure(name: str) -> str:
     """Return the function and types of a kernel name, without sizes, template values and architecture."""
-    words = (
+    text = (
         word
         for word in normalised(_without_parameters(name))
         if not word.lstrip("-")[:1].isdigit() and word not in _VALUES
     )
-    return _squeezed(" ".join(words), _ARCHITECTURE, _MMA_SHAPE, _SIZES, _MARKS)
+    return _squeezed(" ".join(text), _ARCHITECTURE, _MMA_SHAPE, _SIZES, _MARKS)
 
 
 @functools.lru_cache(maxsize=65536)

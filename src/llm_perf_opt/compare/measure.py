@@ -95,7 +95,7 @@ def check_overrides(overrides: Sequence[str]) -> AppConfig:
     if clash:
         raise ConfigError(
             f"compare --run chooses {sorted(clash)[0]} itself",
-            hint="say where with --out",
+            hint="choose a directory with --out",
             key=sorted(clash)[0],
         )
     return prepare(list(overrides), config_dir=None, config_name="config").config
@@ -177,7 +177,7 @@ def run_together(plan: Plan, out: Path) -> tuple[str, str]:
             warm[side].run_pass()
     except torch.OutOfMemoryError as error:
         raise ToolError(
-            f"the device's memory does not hold both models: {error}", hint="compare them without --together"
+            f"both models do not fit in the device's memory: {error}", hint="compare them without --together"
         ) from error
     shared = uuid.uuid4().hex
     when = (started, time.monotonic() - began)

@@ -322,12 +322,12 @@ def _case(gate: GateResult, *, strict: bool) -> ElementTree.Element:
         classname="llm-perf-opt.compare",
         name=_text(f"gate {gate.metric}:{format_signed_percent(gate.limit_ratio).replace(' ', '')}"),
     )
-    words = _text(f"{gate.status}: {gate.reason}")
+    text = _text(f"{gate.status}: {gate.reason}")
     undecided = gate.status in UNDECIDED
     if gate.status in ("regression", "side failed") or (undecided and strict):
-        ElementTree.SubElement(case, "failure", type=gate.status, message=words).text = words
+        ElementTree.SubElement(case, "failure", type=gate.status, message=text).text = text
     elif undecided:
-        ElementTree.SubElement(case, "skipped", message=words)
+        ElementTree.SubElement(case, "skipped", message=text)
     return case
 
 

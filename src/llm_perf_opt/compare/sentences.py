@@ -47,12 +47,12 @@ def captured_sentence(found: Conclusion) -> str:
         head = f"{less}; per" if less else "Per"
         same = f"{head} {unit} nothing changed{' in sum' if opposed else ''} ({_instead(found, 'against')})"
         return f"{same}{opposed}{_moved(found, '; ')}."
-    doubt = (
+    caveat = (
         ""
         if work.confirmed
         else f" (if a {unit} is the same work on both sides, which the kernels do not show)"
     )
-    change = f"{speed(found.ratio)} per {unit}{doubt}: {_instead(found, 'instead of')}"
+    change = f"{speed(found.ratio)} per {unit}{caveat}: {_instead(found, 'instead of')}"
     head = f"{less} and is {change}" if less else f"B is {change}"
     return f"{head}{because(found)}.{_moved(found, ' ')}{'.' if found.moved else ''}"
 
@@ -71,7 +71,7 @@ def speed(ratio: float | None) -> str:
 def _work_difference(work: Work) -> str:
     """``B holds 12.5 % less work (7 steps instead of 8)``; empty where the work is the same."""
     if work.ratio is None:
-        return "B holds another mix of work" if work.phases else ""
+        return "B does a different mix of work" if work.phases else ""
     if abs(work.ratio - 1) < 0.0005:
         return ""
     counted = (
@@ -82,8 +82,8 @@ def _work_difference(work: Work) -> str:
         else ""
     )
     share = units.percent(abs(work.ratio - 1))
-    said = f"B holds {share} {'more' if work.ratio > 1 else 'less'} work"
-    return f"{said} ({counted})" if counted else said
+    text = f"B does {share} {'more' if work.ratio > 1 else 'less'} work"
+    return f"{text} ({counted})" if counted else text
 
 
 def because(found: Conclusion) -> str:
@@ -102,10 +102,10 @@ def because(found: Conclusion) -> str:
         for cause in found.causes
         if cause.change_s * change_s < 0 and abs(cause.change_s) >= _AGAINST_SHARE * abs(change_s)
     ]
-    said = ", because " + " and ".join(_reported(cause, found, shares=True) for cause in named)
+    text = ", because " + " and ".join(_reported(cause, found, shares=True) for cause in named)
     if against:
-        said += f"; against it, {_reported(against[0], found)}"
-    return said
+        text += f"; against it, {_reported(against[0], found)}"
+    return text
 
 
 def signed_seconds(value: float) -> str:

@@ -57,7 +57,7 @@ _MOST_HEADING = 40
 """Characters of settings in a title; all of them are in the list of sides."""
 _UNNAMED = ("A", "B")
 """Sides of ``--run``: only their settings tell them apart."""
-_GATE_WORDS = {
+_GATE_LABELS = {
     "passed": "passed",
     "regression": "REGRESSION",
     "undecided": "undecided",
@@ -120,7 +120,7 @@ def gate_table(rows: Sequence[GateResult]) -> Table:
             [
                 text(row.metric),
                 text(format_change(row.limit_ratio)),
-                text(_GATE_WORDS[row.status], strong=row.status in ("regression", "side failed")),
+                text(_GATE_LABELS[row.status], strong=row.status in ("regression", "side failed")),
                 text(row.reason),
             ]
             for row in rows
@@ -315,8 +315,8 @@ def describe_method(comparison: Comparison) -> str:
     method = comparison.method
     return (
         "A and B are means over the samples both sides share, of each sample's median. "
-        "Changes are Hodges–Lehmann estimates of the log ratio B ÷ A over blocks, so not the quotient of "
-        "the two; intervals are bootstrap intervals "
+        "A change is B ÷ A − 1 of these two values. Its interval is a bootstrap interval of the Hodges–Lehmann estimate "
+        "over blocks, extended to contain the change "
         f"({units.percent(method.confidence_ratio)}, {method.resamples} resamples of whole blocks, seed "
         f"{method.seed}); "
         f"p is an exact rank test. A difference counts as shown when the interval leaves out zero and "
@@ -496,14 +496,14 @@ def describe_expected(found: ExpectedChange) -> str:
     if found.reason is not None:
         return f"{what}: no prediction ({found.reason})."
     share = units.percent(found.measured_share_ratio)
-    words = f"{what}: predicted by expected times, {_LAUNCHED[found.launched or 'one by one']}. "
+    line = f"{what}: predicted by expected times, {_LAUNCHED[found.launched or 'one by one']}. "
     if found.by == "measured operators":
-        words += f"{share} of a step's work rests on measured operators ({found.source})."
+        line += f"{share} of a step's work rests on measured operators ({found.source})."
     else:
-        words += f"Only {share} of a step's work rests on measured operators ({found.source or 'no table'}), the rest on a roofline."
+        line += f"Only {share} of a step's work rests on measured operators ({found.source or 'no table'}), the rest on a roofline."
     if found.host_bound:
-        words += " Launching takes longer than the work on both sides, so that the change hardly shows."
-    return words
+        line += " Launching takes longer than the work on both sides, so that the change hardly shows."
+    return line
 
 
 def expected_table(found: ExpectedChange) -> Table:

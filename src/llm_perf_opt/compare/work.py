@@ -37,7 +37,7 @@ _CONTRADICTION = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Consensus:
+class _Consensus:
     """By how much most kernels' launches differ."""
 
     launches_ratio: float
@@ -83,7 +83,7 @@ def captured_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Wo
     return Work(None, "", None, None, None, _reason_unknown(a, b, kernels))
 
 
-def _launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
+def _launch_consensus(rows: Sequence[KernelChange]) -> _Consensus | None:
     """Return the ratio that the launches of most kernels share; ``None`` where they do not agree.
 
     Every kernel has one vote, weighted by the logarithm of its launches: a kernel with one launch is not informative, and
@@ -100,10 +100,10 @@ def _launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
     weights = [math.log2(max(a, b)) for _, a, b in pairs]
     whole = math.fsum(weights)
     if whole == 0:
-        return Consensus(1.0, 1.0, common)
+        return _Consensus(1.0, 1.0, common)
     equal = math.fsum(w for w, (_, a, b) in zip(weights, pairs, strict=True) if a == b)
     if equal >= _EQUAL_SHARE * whole:
-        return Consensus(1.0, 1.0, common)
+        return _Consensus(1.0, 1.0, common)
     ratio = _weighted_median([b / a for _, a, b in pairs], weights)
     agreeing = [
         (weight, pair)
@@ -115,7 +115,7 @@ def _launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
     total_a, total_b = sum(a for _, (_, a, _) in agreeing), sum(b for _, (_, _, b) in agreeing)
     priced = [(a, b, row.a_s / a) for _, (row, a, b) in agreeing if row.a_s]
     worth_a, worth_b = (math.fsum(n[side] * n[2] for n in priced) for side in (0, 1))
-    return Consensus(total_b / total_a, worth_b / worth_a if worth_a else total_b / total_a, common)
+    return _Consensus(total_b / total_a, worth_b / worth_a if worth_a else total_b / total_a, common)
 
 
 def _common_share(rows: Sequence[KernelChange], common: Sequence[KernelChange]) -> float:
@@ -159,11 +159,11 @@ def _phase_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Work
         work = _counted_work("phases", unit, f"{unit}s", *counts[phase])
         work.phases = ratios
         return work
-    said = "; ".join(
+    text = "; ".join(
         f"{name}: {_amounts(*counts[name])}" if name in counts else f"{name}: {_more_or_less(ratio)}"
         for name, ratio in ratios.items()
     )
-    return Work("phases", "unit of work", None, None, None, f"Passes of each phase. {said}", phases=ratios)
+    return Work("phases", "unit of work", None, None, None, f"Passes of each phase. {text}", phases=ratios)
 
 
 def _close(ratios: Iterable[float]) -> bool:
@@ -176,13 +176,13 @@ def _counted_work(basis: str, unit: str, plural: str, a: float, b: float) -> Wor
     return Work("phases" if basis == "phases" else "steps", unit, a, b, b / a, text)
 
 
-def _launch_work(launches: Consensus) -> Work:
+def _launch_work(launches: _Consensus) -> Work:
     text = f"Counted in launches of the same kernels: {_describe_launch(launches)}"
     apart = abs(math.log(launches.time_ratio / launches.launches_ratio))
     return Work("launches", "unit of work", None, None, launches.time_ratio, text, uncertainty_ratio=apart)
 
 
-def _checked(counted: Work, launches: Consensus | None) -> Work:
+def _checked(counted: Work, launches: _Consensus | None) -> Work:
     """Check the number of steps against the launches; on contradiction the launches are used, marked as uncertain."""
     if counted.ratio is None:
         return counted
@@ -204,21 +204,21 @@ def _checked(counted: Work, launches: Consensus | None) -> Work:
 
 def _reason_unknown(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> str:
     if not a.kernels or not b.kernels:
-        return f"{'A' if not a.kernels else 'B'} holds no kernels"
+        return f"{'A' if not a.kernels else 'B'} contains no kernels"
     counted = [row for row in kernels if row.matched in _SAME_KERNEL and row.a_launches and row.b_launches]
     why = (
         "too few kernels are in both captures with their number of launches"
         if not counted or _common_share(kernels, counted) < _SAME_KERNELS_SHARE
         else "the launches of the kernels that both sides have do not differ by a common factor"
     )
-    return f"How much work each capture holds is not known: neither side counts steps or passes of phases, and {why}"
+    return f"How much work each capture contains is not known: neither side counts steps or passes of phases, and {why}"
 
 
-def _describe_launch(found: Consensus) -> str:
-    said = _more_or_less(found.launches_ratio, "launches")
+def _describe_launch(found: _Consensus) -> str:
+    text = _more_or_less(found.launches_ratio, "launches")
     if abs(found.time_ratio - found.launches_ratio) > 0.01:
-        said += f", which are worth {_percent(found.time_ratio)} {_direction(found.time_ratio)} of their time"
-    return said
+        text += f", which are worth {_percent(found.time_ratio)} {_direction(found.time_ratio)} of their time"
+    return text
 
 
 def _amounts(a: float, b: float) -> str:
@@ -380,11 +380,11 @@ class Scope:
 def find_scopes(a: Summary, b: Summary, scaling: Scaling, kernels: Sequence[KernelChange]) -> list[Scope]:
     """Return what to compare; empty where no budget is on both sides or the work of none is known."""
     phases = [name for name in a.budget if name in b.budget and name != WHOLE]
-    told_apart = any(row.phase for row in kernels)
+    has_phases = any(row.phase for row in kernels)
     scopes = [
         Scope(name, a.budget[name], b.budget[name], factor, [row for row in kernels if row.phase == name])
         for name in phases
-        if (factor := scaling.factor(name)) is not None and told_apart
+        if (factor := scaling.factor(name)) is not None and has_phases
     ]
     whole = scaling.factor(None)
     if WHOLE not in a.budget or WHOLE not in b.budget or whole is None:

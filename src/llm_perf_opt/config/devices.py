@@ -103,21 +103,10 @@ def build_kind(version_file: str, version_text: str) -> _BuildKind:
     return "mps" if mps_device_count() else "cpu"
 
 
-def torch_has_cuda() -> bool:
-    """Whether torch was built for NVIDIA's GPUs."""
-    build = torch_build()
-    return build is not None and build.kind == "cuda"
-
-
 def is_rocm() -> bool:
     """Whether ``cuda`` means an AMD GPU in the installed torch."""
     build = torch_build()
     return build is not None and build.kind == "rocm"
-
-
-def _usable_cuda_devices() -> int:
-    """CUDA devices that both the driver and the torch build can use."""
-    return cuda_device_count() if torch_has_cuda() else 0
 
 
 def _usable_devices() -> tuple[str, int] | None:

@@ -125,7 +125,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             temporary.replace(path)
-        except BaseException:
+        except BaseException:  # also at a signal no temporary file is left
             temporary.unlink(missing_ok=True)
             raise
 
@@ -192,6 +192,16 @@ def require_regular(path: Path) -> None:
     """Reject anything that is not a regular file (a pipe, a device). A missing file is reported by the caller."""
     if path.exists() and not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
         raise InputError(f"{path} is not a regular file", hint="give a file", path=str(path))
+
+
+def read_input(path: Path) -> bytes:
+    """Return the content of a file that the user named; one that cannot be read is an :class:`InputError`."""
+    try:
+        return read_document(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", hint="check the path and its permissions", path=str(path)
+        ) from error
 
 
 def read_document(path: Path) -> bytes:

@@ -16,7 +16,7 @@ VERIFY = "verify"
 BEFORE_PREFILL = (VISION, ENCODE)
 """What a request may go through before its prefill; a model has one of them or none. Part of the time to first token."""
 REQUEST_PHASES = (*BEFORE_PREFILL, PREFILL, DECODE)
-"""What one request goes through, in order: what is timed by itself and counted on paper. A mixed step belongs to
+"""What one request goes through, in order: what is timed separately and counted by the static analysis. A mixed step belongs to
 many requests, so only captures know it."""
 PHASES = (*BEFORE_PREFILL, PREFILL, MIXED, DRAFT, VERIFY, DECODE)
 """All that a capture can hold, in the order they are shown."""

@@ -55,8 +55,8 @@ def this_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
 def ranks_here(environment: Mapping[str, str] | None = None) -> int:
     """Return how many ranks this machine has; if the launcher does not set it, all of the group."""
     found = os.environ if environment is None else environment
-    said = next((name for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE") if found.get(name)), None)
-    return 1 if said is None else max(1, _number(found, said))
+    variable = next((name for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE") if found.get(name)), None)
+    return 1 if variable is None else max(1, _number(found, variable))
 
 
 def rank_in_mark(text: str) -> tuple[int, int] | None:

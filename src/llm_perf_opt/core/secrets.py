@@ -334,9 +334,9 @@ def mask_arguments(argv: Sequence[str]) -> list[str]:
     masked: list[str] = []
     after_name = False
     before = ""
-    words = [str(word) for word in argv]
-    curl = next((word for word in words if word.rpartition("/")[2] == "curl"), "")
-    for word in words:
+    arguments = [str(word) for word in argv]
+    curl = next((word for word in arguments if word.rpartition("/")[2] == "curl"), "")
+    for word in arguments:
         assigned = _ASSIGNMENT.fullmatch(word)
         if before in _HEADER_FLAGS or before in _LOGIN_FLAGS or (curl and before in ("-b", "--cookie")):
             masked.append(_mask_after(before, word, curl))

@@ -165,10 +165,10 @@ def _guarded(call: Callable[[], Any], what: str) -> Any:
     except SystemExit as error:
         raise PluginError(f"{what}: it ends the program (sys.exit({error.code!r:.80}))") from error
     except Exception as error:
-        # The boundary to packages of others: importing one may raise anything.
+        # The boundary to other packages: importing one may raise anything; it becomes one message, with the traceback in the log.
         LOGGER.debug("a plug-in: %s", what, exc_info=True)
-        said = " ".join(str(error).split())[:300]
-        raise PluginError(f"{what}: {type(error).__name__}{f': {said}' if said else ''}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise PluginError(f"{what}: {type(error).__name__}{f': {reason}' if reason else ''}") from error
 
 
 class _Discarded(io.TextIOBase):

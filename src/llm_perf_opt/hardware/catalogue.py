@@ -240,7 +240,7 @@ def _parse_printed_figures(
             if figure is not None:
                 found.setdefault(name, figure)
     if not found:
-        raise bad(here, "'printed' holds no figure")
+        raise bad(here, "'printed' contains no figure")
     return found
 
 
@@ -473,7 +473,7 @@ def _memory_mismatch(device: Device, memory_bytes: float | None) -> str | None:
         return None
     seen, known = memory_bytes / 2**30, device.memory_bytes / 2**30
     return (
-        f"the driver says '{device.name}' but {seen:.1f} GiB of memory where the catalogue has {known:g} GiB: "
+        f"the driver reports '{device.name}' but {seen:.1f} GiB of memory where the catalogue has {known:g} GiB: "
         "another variant, whose limits are not known; add it with hardware.catalogue"
     )
 

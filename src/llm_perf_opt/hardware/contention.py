@@ -182,8 +182,8 @@ def _nvidia() -> dict[str, DeviceLoad]:
     tool = find_program("nvidia-smi")
     if tool is None:
         return {}
-    gpus = _ask(tool, "--query-gpu=uuid,utilization.gpu,power.limit", "--format=csv,noheader,nounits")
-    programs = _ask(tool, "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader,nounits")
+    gpus = _query(tool, "--query-gpu=uuid,utilization.gpu,power.limit", "--format=csv,noheader,nounits")
+    programs = _query(tool, "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader,nounits")
     return parse_loads(gpus, programs)
 
 
@@ -267,7 +267,7 @@ def _number(text: str) -> float | None:
         return None  # [N/A], [Not Supported]
 
 
-def _ask(tool: str, *arguments: str) -> str:
+def _query(tool: str, *arguments: str) -> str:
     from llm_perf_opt.process.launch import run_probe
 
     try:
@@ -353,7 +353,7 @@ class Use:
 
     others_ratio: float | None = None
     """Share of the processor's time, or of the looks at a GPU at which others were there; ``None``: not known."""
-    words: str | None = None
+    description: str | None = None
     """What they did; ``None``: nothing worth saying."""
 
 
@@ -431,10 +431,10 @@ class GpuWatch:
             seen for seen in self._seen.values() if seen.looks and (self._known is None or seen.anybody)
         ]
         ratios = [seen.with_others / seen.looks for seen in reported]
-        words = "; ".join(self._words(name, seen) for name, seen in self._seen.items() if seen.with_others)
-        if not words and len(ratios) < len(self._seen):
+        text = "; ".join(self._describe(name, seen) for name, seen in self._seen.items() if seen.with_others)
+        if not text and len(ratios) < len(self._seen):
             return Use()  # unknown for one of them
-        return Use(max(ratios, default=None), words or None)
+        return Use(max(ratios, default=None), text or None)
 
     def _others(self, name: str, programs: Programs) -> Programs | None:
         if self._known is None:
@@ -443,7 +443,7 @@ class GpuWatch:
             return None
         return {pid: program for pid, program in programs.items() if pid in self._known[name]}
 
-    def _words(self, name: str, seen: _Seen) -> str:
+    def _describe(self, name: str, seen: _Seen) -> str:
         named = ", ".join(f"{program} {pid}".strip() for pid, program in list(seen.others.items())[:4])
         which = f"the GPU {name}" if len(self._seen) > 1 else "the GPU"
         who = f"{seen.most} other process{'es' if seen.most > 1 else ''}"

@@ -44,21 +44,22 @@ class DetectedGpu:
 def nvidia_gpus() -> list[DetectedGpu]:
     """Query the driver's library if its package is installed, else nvidia-smi."""
     query = ["--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    return _from_nvml() or _ask("nvidia-smi", query, parse_nvidia_smi)
+    return _from_nvml() or _query("nvidia-smi", query, parse_nvidia_smi)
 
 
 def amd_gpus() -> list[DetectedGpu]:
     """Query amd-smi, or rocm-smi on older installations."""
-    return _ask("amd-smi", ["static", "--asic", "--vram", "--json"], parse_amd_smi) or _ask(
+    return _query("amd-smi", ["static", "--asic", "--vram", "--json"], parse_amd_smi) or _query(
         "rocm-smi", ["--showproductname", "--showmeminfo", "vram", "--json"], parse_rocm_smi
     )
 
 
 def intel_gpus() -> list[DetectedGpu]:
     """Query xpu-smi for the devices, and for the memory of each."""
-    found = _ask("xpu-smi", ["discovery", "-j"], parse_xpu_smi)
+    found = _query("xpu-smi", ["discovery", "-j"], parse_xpu_smi)
     sizes = [
-        _ask("xpu-smi", ["discovery", "-d", str(number), "-j"], parse_xpu_smi) for number in range(len(found))
+        _query("xpu-smi", ["discovery", "-d", str(number), "-j"], parse_xpu_smi)
+        for number in range(len(found))
     ]
     return [detail[0] if len(detail) == 1 else gpu for gpu, detail in zip(found, sizes, strict=True)]
 
@@ -67,7 +68,7 @@ def apple_gpus() -> list[DetectedGpu]:
     """Return the chip of a Mac, which has processor, GPU and shared memory."""
     if platform.system() != "Darwin" or platform.machine() != "arm64":
         return []
-    return _ask("sysctl", ["-n", "machdep.cpu.brand_string", "hw.memsize"], parse_sysctl)
+    return _query("sysctl", ["-n", "machdep.cpu.brand_string", "hw.memsize"], parse_sysctl)
 
 
 def parse_nvidia_smi(text: str) -> list[DetectedGpu]:
@@ -155,7 +156,7 @@ def _from_nvml() -> list[DetectedGpu]:
         library.nvmlShutdown()
 
 
-def _ask(tool: str, arguments: list[str], parse: Callable[[str], list[DetectedGpu]]) -> list[DetectedGpu]:
+def _query(tool: str, arguments: list[str], parse: Callable[[str], list[DetectedGpu]]) -> list[DetectedGpu]:
     from llm_perf_opt.process.launch import run_probe
 
     path = find_program(tool)
@@ -236,11 +237,6 @@ def _nvidia_gpus(proc: Path) -> list[DetectedGpu]:
         for path in sorted(proc.glob("*/information"))
         if (model := re.search(r"^Model:\s*(.+)$", _read(path), re.MULTILINE))
     ]
-
-
-def _detect_gpu(index: int = 0) -> DetectedGpu | None:
-    """Return CUDA or ROCm device ``index``."""
-    return detect_device(f"cuda:{index}")
 
 
 def detect_device(device: str) -> DetectedGpu | None:

@@ -29,7 +29,7 @@ LEASE_VARIABLE = "LLM_PERF_OPT_LEASES"
 _PLACES = (Path("/tmp"), Path("/dev/shm"))
 """Not ``TMPDIR``: engines set another one for each job, and jobs that do not see each other's locks do not wait."""
 _POLL_S = 0.5
-_SAID_EVERY_S = 60.0
+_MESSAGE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +99,20 @@ def hold_device(device: LeasedDevice, who: str, *, check: Callable[[], None]) ->
 @contextlib.contextmanager
 def _locked(path: Path, device: LeasedDevice, who: str, check: Callable[[], None]) -> Iterator[None]:
     lock = filelock.FileLock(path, timeout=0)
-    began, said = time.monotonic(), -_SAID_EVERY_S
+    began, reported = time.monotonic(), -_MESSAGE_EVERY_S
     while True:
         try:
             lock.acquire(timeout=0)
             break
         except filelock.Timeout:
             waited = time.monotonic() - began
-            if waited - said >= _SAID_EVERY_S:
+            if waited - reported >= _MESSAGE_EVERY_S:
                 LOGGER.warning(
                     "waiting for %s: %s measures on it (run.exclusive=false does not wait)",
                     device.name,
                     _holder(path),
                 )
-                said = waited
+                reported = waited
             check()
             time.sleep(_POLL_S)
     try:

@@ -49,7 +49,7 @@ class MigSlice:
     multiprocessors: int | None = None
     gpu_multiprocessors: int | None = None
     """Of the whole GPU, or of its largest profile where only that is reported."""
-    told_by: str | None = None
+    count_source: str | None = None
     """Source of the multiprocessor count."""
 
     @property
@@ -106,7 +106,7 @@ def with_profile(one: MigSlice, text: str, gpu_number: int) -> MigSlice:
         memory_bytes=one.memory_bytes or gib * 2**30,
         multiprocessors=multiprocessors,
         gpu_multiprocessors=max(sms for _, sms in rows.values()),
-        told_by="nvidia-smi mig -lgip, of the largest profile",
+        count_source="nvidia-smi mig -lgip, of the largest profile",
     )
 
 
@@ -146,19 +146,19 @@ def _named(gpus: Sequence[ListedGpu], entry: str) -> MigSlice | Literal["unclear
 
 def limits_of_slice(whole: Hardware, one: MigSlice) -> Hardware:
     """Return a slice's limits: the whole GPU's, each times the slice's share, with the share in its source."""
-    compute, compute_words = _compute_share(one)
-    memory, memory_words = _memory_share(one, whole.memory_bytes)
+    compute, compute_source = _compute_share(one)
+    memory, memory_source = _memory_share(one, whole.memory_bytes)
     bandwidth = whole.bandwidth_bytes_per_s
     return replace(
         whole,
         name=one.name,
         kind="gpu",
         peak_flops_per_s={
-            dtype: Peak(peak.dense * compute, f"{peak.source}; {compute_words}")
+            dtype: Peak(peak.dense * compute, f"{peak.source}; {compute_source}")
             for dtype, peak in whole.peak_flops_per_s.items()
         },
         bandwidth_bytes_per_s=None if bandwidth is None or memory is None else bandwidth * memory,
-        bandwidth_source=f"{whole.bandwidth_source or whole.source}; {memory_words}" if memory else None,
+        bandwidth_source=f"{whole.bandwidth_source or whole.source}; {memory_source}" if memory else None,
         memory_bytes=one.memory_bytes
         or (whole.memory_bytes * memory if whole.memory_bytes and memory else None),
     )
@@ -168,7 +168,7 @@ def _compute_share(one: MigSlice) -> tuple[float, str]:
     if one.multiprocessors and one.gpu_multiprocessors:
         share = one.multiprocessors / one.gpu_multiprocessors
         return share, (
-            f"× {one.multiprocessors} of {one.gpu_multiprocessors} multiprocessors of MIG {one.profile} ({one.told_by})"
+            f"× {one.multiprocessors} of {one.gpu_multiprocessors} multiprocessors of MIG {one.profile} ({one.count_source})"
         )
     found = _NAME.fullmatch(one.name)
     slices = int(found["part"] or found["compute"]) if found else _COMPUTE_SLICES
@@ -201,14 +201,14 @@ _CORES = 128
 def listed_slices() -> list[MigSlice]:
     """Return every slice listed by the driver."""
     tool = find_program("nvidia-smi")
-    listed = _ask(tool, "-L") if tool is not None else ""
+    listed = _query(tool, "-L") if tool is not None else ""
     return [one for gpu in parse_list(listed) for one in gpu.slices]
 
 
 def detect_slice(index: int) -> MigSlice | Literal["unclear"] | None:
     """Return the slice that ``cuda:<index>`` is, with all information of the driver; ``None``: a whole GPU."""
     tool = find_program("nvidia-smi")
-    listed = _ask(tool, "-L") if tool is not None else ""
+    listed = _query(tool, "-L") if tool is not None else ""
     # Nearly every machine: one short query, and no slice in the result.
     if tool is None or "MIG " not in listed:
         return None
@@ -223,7 +223,7 @@ def _describe_slice(one: MigSlice, gpus: list[ListedGpu], tool: str) -> MigSlice
     if reported.multiprocessors is not None:
         return reported
     number = next((place for place, gpu in enumerate(gpus) if gpu.uuid == one.gpu_uuid), 0)
-    return with_profile(reported, _ask(tool, "mig", "-lgip"), number)
+    return with_profile(reported, _query(tool, "mig", "-lgip"), number)
 
 
 def _from_nvml(one: MigSlice) -> MigSlice:
@@ -249,11 +249,11 @@ def _from_nvml(one: MigSlice) -> MigSlice:
         memory_bytes=float(sizes.memorySizeMB) * 2**20,
         multiprocessors=int(sizes.multiprocessorCount),
         gpu_multiprocessors=cores // (_CORES_OF_A100 if capability == (8, 0) else _CORES),
-        told_by="nvidia-ml-py",
+        count_source="nvidia-ml-py",
     )
 
 
-def _ask(tool: str, *arguments: str) -> str:
+def _query(tool: str, *arguments: str) -> str:
     from llm_perf_opt.process.launch import run_probe
 
     try:

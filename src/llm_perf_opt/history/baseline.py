@@ -133,11 +133,11 @@ def _none_with_same_settings(
         return InputError(
             f"--baseline {options.baseline}: {directory} has no other run to compare with"
             + (f" ({count} failed or have no time)" if count else ""),
-            hint="run the baseline first, or say where runs are: --index DIR",
+            hint="run the baseline first, or give the directory of the runs: --index DIR",
         )
-    said = differences(nearest, ours)
-    shown = "; ".join(said[:_MOST_DIFFERENCES]) + (
-        f"; and {len(said) - _MOST_DIFFERENCES} more" if len(said) > _MOST_DIFFERENCES else ""
+    found = differences(nearest, ours)
+    shown = "; ".join(found[:_MOST_DIFFERENCES]) + (
+        f"; and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
     )
     return InputError(
         f"--baseline {options.baseline}: none of {usable} runs in {directory} has {_like(options)}; the nearest, "
@@ -152,12 +152,12 @@ def _distance(row: RunRow, ours: RunRow) -> tuple[int, float]:
 
 def differences(a: RunRow, b: RunRow) -> list[str]:
     """Describe what differs between the configurations and machines of two runs."""
-    said = [f"machine: {a.machine} → {b.machine}"] if a.machine != b.machine else []
+    found = [f"machine: {a.machine} → {b.machine}"] if a.machine != b.machine else []
     one, two = settings_of(a), settings_of(b)
     one |= {name: getattr(a, name) for name in _FACTS}
     two |= {name: getattr(b, name) for name in _FACTS}
     names = sorted({*one, *two})
-    return said + [
+    return found + [
         f"{name}: {_shown(one.get(name))} → {_shown(two.get(name))}"
         for name in names
         if one.get(name) != two.get(name)

@@ -46,11 +46,11 @@ _MOST_LIKENESS = 0.9
 _LIKENESS_ERRORS = 2.0
 """Standard errors by which neighbours are taken for more alike than they look: too little of it and drifts become steps."""
 _WANDERS = 0.35
-"""Correlation of neighbours around the levels from which on a level wanders: cuts then follow its way, not a change."""
+"""Correlation of neighbours around the levels from which on a level is a random walk: cuts then follow its path, not a change."""
 _WAYS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Variances of the steps of a wandering level that are tried, as shares of the noise's."""
 _ABRUPT = 3.5
-"""Times the usual difference of neighbouring triples that a jump must be, where the level wanders."""
+"""Times the usual difference of neighbouring triples that a jump must be, where the level is a random walk."""
 _MAD_TO_SIGMA = 1.4826
 _DRIFT_ERRORS = 4.0
 """Standard errors by which a line must rise to be called a drift; neighbours that are alike make it look surer than it is."""
@@ -82,8 +82,8 @@ class Levels:
     changes: list[LevelChange]
     drift_ratio: float | None = None
     """Last ÷ first by a straight line, where that describes the whole series better than any step; else ``None``."""
-    wanders: bool = False
-    """Whether the level wanders from run to run: then only changes that come at once are shown."""
+    is_random_walk: bool = False
+    """Whether the level is a random walk: only abrupt changes are shown then."""
 
 
 def find_levels(values: Sequence[float], *, seed: int = SEED, alpha: float = ALPHA) -> Levels:
@@ -95,12 +95,12 @@ def find_levels(values: Sequence[float], *, seed: int = SEED, alpha: float = ALP
         return Levels([])
     logs = np.log(np.asarray(values, dtype=np.float64))
     cuts = sorted(_segment(logs, 0, np.random.default_rng(seed), alpha))
-    wanders = bool(cuts) and _is_random_walk(logs, [0, *(place for place, _ in cuts), len(logs)])
-    if wanders:
+    is_random_walk = bool(cuts) and _is_random_walk(logs, [0, *(place for place, _ in cuts), len(logs)])
+    if is_random_walk:
         cuts = _abrupt(logs, cuts)
     found = [change for change in _describe(logs, cuts, seed) if _matters(change)]
     drift = None if cuts else _drift(logs)
-    return Levels(found, math.exp(drift) if drift is not None else None, wanders)
+    return Levels(found, math.exp(drift) if drift is not None else None, is_random_walk)
 
 
 def _pulled_in(rows: Array) -> Array:
@@ -216,7 +216,7 @@ def _drift(logs: Array) -> float | None:
 
 
 def _permutation_p(
-    logs: Array, observed: float, likeness: float, generator: np.random.Generator, alpha: float
+    logs: Array, observed: float, correlation: float, generator: np.random.Generator, alpha: float
 ) -> float:
     """Return how often random orders are cut as clearly; the dependence on the previous value is kept in order.
 
@@ -224,17 +224,17 @@ def _permutation_p(
     """
     centred = logs - logs.mean()
     fresh = centred.copy()
-    fresh[1:] -= likeness * centred[:-1]
-    fresh[0] *= math.sqrt(1 - likeness**2)
+    fresh[1:] -= correlation * centred[:-1]
+    fresh[0] *= math.sqrt(1 - correlation**2)
     step = max(1, min(PERMUTATIONS, _CHUNK_ELEMENTS // len(logs)))
     as_clear, done = 0, 0
     while done < PERMUTATIONS:
         many = min(step if done else min(step, _FIRST_LOOK), PERMUTATIONS - done)
         orders = generator.permuted(np.tile(fresh, (many, 1)), axis=1)
-        if likeness > 0:
-            orders[:, 0] /= math.sqrt(1 - likeness**2)
+        if correlation > 0:
+            orders[:, 0] /= math.sqrt(1 - correlation**2)
             for place in range(1, orders.shape[1]):
-                orders[:, place] += likeness * orders[:, place - 1]
+                orders[:, place] += correlation * orders[:, place - 1]
         # Equal values in another order may differ in the last digit.
         as_clear += int((_scores(_pulled_in(orders)).max(axis=1) >= observed * (1 - 1e-9)).sum())
         done += many
@@ -286,20 +286,20 @@ def _is_random_walk(logs: Array, edges: Sequence[int]) -> bool:
     n = len(calm)
     rest = sum(float(((part - part.mean()) ** 2).sum()) for part in np.split(calm, edges[1:-1]))
     steps = _cost(rest / n, n, 2 * (len(edges) - 1))
-    return min(_wandering_misfit(calm, share) for share in _WAYS) + 3 * math.log(n) < steps
+    return min(_random_walk_misfit(calm, share) for share in _WAYS) + 3 * math.log(n) < steps
 
 
-def _wandering_misfit(logs: Array, share: float) -> float:
+def _random_walk_misfit(logs: Array, share: float) -> float:
     """Return −2 log likelihood of a random walk seen through noise; ``share``: variance of its steps ÷ that of the noise."""
-    level, doubt, power, scale = float(logs[0]), 1.0, 0.0, 0.0
+    level, variance, power, scale = float(logs[0]), 1.0, 0.0, 0.0
     for value in logs[1:].tolist():
-        doubt += share
-        spread = doubt + 1.0
+        variance += share
+        spread = variance + 1.0
         missed = value - level
         power += missed * missed / spread
         scale += math.log(spread)
-        level += doubt / spread * missed
-        doubt /= spread
+        level += variance / spread * missed
+        variance /= spread
     n = len(logs)
     return n * math.log(max(power / (n - 1), 1e-300)) + scale
 

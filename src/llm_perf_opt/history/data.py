@@ -202,6 +202,7 @@ class Change:
     outcome: Outcome
     came_with: list[CoincidentChange]
     doubt: str | None = None
+    """Why the change is less certain (the name is a key of ``history.json``)."""
 
 
 @dataclass(slots=True)
@@ -225,7 +226,7 @@ class Trend:
     drift_ratio: float | None = None
     """Last ÷ first run by a straight line, where that describes the runs better than any step."""
     wanders: bool = False
-    """Whether the level wanders from run to run: only changes that come at once are shown then."""
+    """Whether the level is a random walk: only abrupt changes are shown then (the name is a key of ``history.json``)."""
 
 
 @dataclass(slots=True)

@@ -144,7 +144,7 @@ def renew_index(directory: Path, out: Path | None = None) -> Renewal:
     if not directory.is_dir():
         raise InputError(
             f"{directory} is not a directory",
-            hint="give the directory that holds the runs",
+            hint="give the directory that contains the runs",
             path=str(directory),
         )
     folder = (out or directory).expanduser().absolute()

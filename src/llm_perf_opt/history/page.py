@@ -61,15 +61,15 @@ def _describe_change(trend: Trend, change: Change) -> str:
     if (change.earliest, change.latest) != (change.place, change.place):
         runs = (trend.points[change.earliest].run, trend.points[change.latest].run)
         where += f", at the earliest {runs[0]}, at the latest {runs[1]}"
-    doubt = f"; {change.doubt}" if change.doubt else ""
-    return f"{change.outcome}: {format_signed_percent(change.ratio)} ({span}, {format_p_value(change.p_value)}) {where}{doubt}"
+    caveat = f"; {change.doubt}" if change.doubt else ""
+    return f"{change.outcome}: {format_signed_percent(change.ratio)} ({span}, {format_p_value(change.p_value)}) {where}{caveat}"
 
 
 def _describe_drift(trend: Trend) -> str | None:
     """Describe a drift or random walk of a trend; ``None``: neither."""
     if trend.drift_ratio is None:
         if trend.wanders:
-            return "the level wanders from run to run, so that only changes that come at once are shown"
+            return "the level drifts randomly from run to run, so only abrupt changes are shown"
         return None
     return f"a drift of {format_signed_percent(trend.drift_ratio)} from the first run to the last, which no step describes better"
 
@@ -78,9 +78,9 @@ def _describe_coincident_change(change: Change) -> str:
     """Describe what changed at the same time."""
     if not change.came_with:
         return "nothing that is recorded (commit and versions are the same)"
-    said = [f"{c.what} {_short(c.before)} → {_short(c.after)}" for c in change.came_with[:_MOST_CAME]]
-    more = len(change.came_with) - len(said)
-    return ", ".join(said) + (f" and {more} more" if more else "")
+    shown = [f"{c.what} {_short(c.before)} → {_short(c.after)}" for c in change.came_with[:_MOST_CAME]]
+    more = len(change.came_with) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _short(value: str | None) -> str:
@@ -92,9 +92,9 @@ def _short(value: str | None) -> str:
 
 def _describe_track_record(record: FindingRecord) -> str:
     """Describe the track record of a rule on a machine."""
-    words = describe_record(record.helped, record.trials, where="here") or "no trial could tell"
-    more = f"; {record.not_shown} could not tell" if record.not_shown and record.trials else ""
-    return f"{words}{more}"
+    described = describe_record(record.helped, record.trials, where="here") or "no trial was conclusive"
+    more = f"; {record.not_shown} were inconclusive" if record.not_shown and record.trials else ""
+    return f"{described}{more}"
 
 
 def skipped_lines(left_out: Sequence[LeftOut]) -> list[str]:
@@ -112,8 +112,8 @@ def skipped_lines(left_out: Sequence[LeftOut]) -> list[str]:
 def describe_empty(history: History) -> str:
     """Explain why there are no trends."""
     if history.left_out:
-        return "no run with such a metric is left: what was left out, and why, is below"
-    return "no run has such a metric"
+        return "every run with this metric was left out; the reasons are below"
+    return "no run has this metric"
 
 
 def describe_method(method: HistoryMethod) -> str:
@@ -158,23 +158,23 @@ def _trend_chart(trend: Trend) -> str:
     )
     for change in trend.changes:
         at = x(change.place + 0.5)
-        words = f"{change.outcome}: {(change.ratio - 1) * 100:+.1f} %"
+        label = f"{change.outcome}: {(change.ratio - 1) * 100:+.1f} %"
         line = line_path([(at, plot.top), (at, plot.bottom)])
         body.append(
             svg.element(
                 "path",
-                svg.hover(words),
+                svg.hover(label),
                 d=line,
                 class_=f"lpo-line-{_COLOURS[change.outcome]} lpo-dash",
                 stroke_width=2,
             )
         )
-        room = plot.right - at > svg.text_width(words) + 8
+        room = plot.right - at > svg.text_width(label) + 8
         body.append(
             svg.text(
                 at + (5 if room else -5),
                 plot.bottom - 6 if change.ratio > 1 else plot.top + 12,
-                words,
+                label,
                 anchor="start" if room else "end",
                 role="halo",
             )

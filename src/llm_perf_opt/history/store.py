@@ -206,14 +206,12 @@ def set_aside_unusable(folder: Path) -> list[str]:
             _check(path, columns)
         except InputError as error:
             kept = _set_aside(path, "unreadable")
-            notes.append(f"{error.message}; it is kept as {kept.name}, and the index is made anew")
+            notes.append(f"{error.message}; it is kept as {kept.name}, and the index is rebuilt")
         except ConfigError:
             if not _has_info(folder):
                 raise
             kept = _set_aside(path, "earlier")
-            notes.append(
-                f"{path} is of another release; it is kept as {kept.name}, and the index is made anew"
-            )
+            notes.append(f"{path} is of another release; it is kept as {kept.name}, and the index is rebuilt")
     return notes
 
 

@@ -123,14 +123,18 @@ def _make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]
             )
         else:
             levels = find_levels([point.value for point in trend.points])
-            found, trend.drift_ratio, trend.wanders = levels.changes, levels.drift_ratio, levels.wanders
+            found, trend.drift_ratio, trend.wanders = (
+                levels.changes,
+                levels.drift_ratio,
+                levels.is_random_walk,
+            )
             edges = [0, *(change.place for change in found), len(kept)]
             trend.changes = [
                 _change(trend, change, rows, edges[index], edges[index + 2])
                 for index, change in enumerate(found)
             ]
         trends.append(trend)
-    _tell_apart(trends, runs)
+    _distinguish(trends, runs)
     return sorted(trends, key=lambda t: (t.label, t.machine, t.config_hash, t.metric, t.phase or ""))
 
 
@@ -155,7 +159,7 @@ def method(trends: Sequence[Trend]) -> HistoryMethod:
     )
 
 
-def _tell_apart(trends: Sequence[Trend], runs: Sequence[RunRow]) -> None:
+def _distinguish(trends: Sequence[Trend], runs: Sequence[RunRow]) -> None:
     """Make labels shared by several configurations of a machine distinct by adding their differences."""
     rows = {row.run: row for row in runs}
     groups: dict[tuple[str, str], dict[str, list[Trend]]] = defaultdict(lambda: defaultdict(list))
@@ -170,12 +174,12 @@ def _tell_apart(trends: Sequence[Trend], runs: Sequence[RunRow]) -> None:
             name for name in names if len({json.dumps(each.get(name)) for each in facts.values()}) > 1
         ]
         for key, found in configurations.items():
-            said = [
+            settings = [
                 f"{name}={'default' if (value := facts[key].get(name)) is None else value}"
                 for name in differing[:_MOST_DIFFERING]
             ]
             for trend in found:
-                trend.label = " · ".join([trend.label, ", ".join(said) or f"configuration {key}"])
+                trend.label = " · ".join([trend.label, ", ".join(settings) or f"configuration {key}"])
 
 
 def _facts(row: RunRow) -> dict[str, object]:
@@ -190,9 +194,9 @@ def _facts(row: RunRow) -> dict[str, object]:
 def _label_of(row: RunRow) -> str:
     """Name a configuration: the model, and what was set."""
     settings = settings_of(row)
-    said = [f"{key}={value}" for key, value in settings.items() if key not in _NAMED_OTHERWISE]
+    parts = [f"{key}={value}" for key, value in settings.items() if key not in _NAMED_OTHERWISE]
     facts = [row.model or "unnamed", row.dtype, f"batch {row.batch_size:g}" if row.batch_size else None]
-    shown = ", ".join(said[:6]) + (f" and {len(said) - 6} more" if len(said) > 6 else "")
+    shown = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
     return " · ".join(part for part in (*facts, shown) if part)
 
 
@@ -225,7 +229,7 @@ def _point(row: RunRow, value: Value) -> Point:
 
 def _change(trend: Trend, found: LevelChange, rows: Sequence[RunRow], start: int, end: int) -> Change:
     values = [point.value for point in trend.points]
-    doubt = (
+    caveat = (
         "neighbouring runs are alike beyond the steps: a slow drift can look like a change"
         if found.drifting or trend.wanders
         else None
@@ -242,7 +246,7 @@ def _change(trend: Trend, found: LevelChange, rows: Sequence[RunRow], start: int
         p_value=found.p_value,
         outcome=_outcome(trend.better, found.ratio),
         came_with=_coincident_changes(rows[max(found.earliest - 1, 0)], rows[found.latest]),
-        doubt=doubt,
+        doubt=caveat,
     )
 
 

@@ -182,7 +182,7 @@ def _known(run: Path, overrides: Sequence[str]) -> Start | None:
     own = _own_overrides(summary)
     if own != list(overrides):
         raise ConfigError(
-            f"{run.parent} holds the baseline of another configuration: {' '.join(own or ()) or 'the default'}",
+            f"{run.parent} is the baseline of another configuration: {' '.join(own or ()) or 'the default'}",
             hint="give another --out",
         )
     return Start(run, summary, list(overrides)) if summary.run.status == "ok" else None
@@ -197,12 +197,12 @@ _HEAD = "# @package _global_\n# Found by `llm-perf-opt improve`: the baseline's 
 
 def write_best(overrides: Sequence[str], out: Path) -> Path:
     """Write the preset; presets among the overrides become its defaults, values its values."""
-    words = translate_overrides(list(overrides))
-    raw = compose_raw(words)
+    translated = translate_overrides(list(overrides))
+    raw = compose_raw(translated)
     choices = OmegaConf.select(raw, "hydra.runtime.choices") or {}
     defaults: list[Any] = ["config"]
     values: dict[str, Any] = {}
-    for word in words:
+    for word in translated:
         key = key_of(word)
         if key in choices:
             defaults.append({f"override /{key}": choices[key]})

@@ -72,7 +72,9 @@ def refuse_run_directory(overrides: Sequence[str]) -> None:
     """Reject keys that the search sets itself."""
     clash = sorted({key_of(item) for item in overrides}.intersection(_RUN_DIRECTORY_KEYS))
     if clash:
-        raise ConfigError(f"improve chooses {clash[0]} itself", hint="say where with --out", key=clash[0])
+        raise ConfigError(
+            f"improve chooses {clash[0]} itself", hint="choose a directory with --out", key=clash[0]
+        )
 
 
 def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:
@@ -96,7 +98,7 @@ def other_work(a: AppConfig, b: AppConfig, effect: Effect) -> str | None:
         if key in _WORKLOAD_KEYS or key.startswith(_WORKLOAD_SECTIONS):
             return f"it changes the workload: {key}={second.get(key)} instead of {first.get(key)}"
         if key in IMAGE_KEYS and effect != "quality":
-            return f"it changes the pages ({key}), and does not say that it changes the quality"
+            return f"it changes the pages ({key}), and does not declare that it changes the quality"
     return None
 
 

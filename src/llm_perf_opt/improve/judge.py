@@ -42,7 +42,7 @@ def judge(
     """Return the decision on a measured remedy and the reason."""
     if measured.verdict != "gain":
         return "drop", _dropped(measured, settings)
-    if total_change is None or not is_worth(total_change, metric, settings):
+    if total_change is None or not exceeds_threshold(total_change, metric, settings):
         return "drop", "faster on most samples, but not on all of them together"
     if check is None or check.tokens_equal is None:
         return "ask", "a gain is shown, but the answers could not be compared: decide yourself"
@@ -81,7 +81,7 @@ def gain_of(change_ratio: float, metric: Metric) -> float:
     return change_ratio if metric in HIGHER_IS_BETTER else -change_ratio
 
 
-def is_worth(change_ratio: float, metric: Metric, settings: SearchSettings) -> bool:
+def exceeds_threshold(change_ratio: float, metric: Metric, settings: SearchSettings) -> bool:
     """Return whether a change exceeds the threshold for a gain."""
     return gain_of(change_ratio, metric) >= settings.least_gain_ratio
 

@@ -194,7 +194,7 @@ def _other_side(letter: Letter) -> Letter:
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 OUT_OF_MEMORY = "out of memory"
-_KILLED = "killed by the system (signal 9): the memory probably does not hold it"
+_KILLED = "killed by the system (signal 9): it probably does not fit in memory"
 OUT_OF_BUDGET = "the time budget ended before it was measured"
 _OVERTIME_RATIO = 0.05
 """Share of an experiment's time that it may take longer, to end a pass that has begun and to write its files."""

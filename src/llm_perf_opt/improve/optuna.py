@@ -65,12 +65,12 @@ class OptunaSearch(Search):
         for _ in range(_ASKS_PER_TRIAL * self.trials):
             if sum(trial.role != "confirmation" for trial in self.result.tried) >= self.trials:
                 break
-            asked = study.ask(space)
-            picked = [choices[name][chosen] for name, chosen in asked.params.items() if chosen != _NONE]
+            suggested = study.ask(space)
+            picked = [choices[name][chosen] for name, chosen in suggested.params.items() if chosen != _NONE]
             cost = self._cost(_without_clashes(picked))
             if cost is None:
                 break
-            study.tell(asked, cost)
+            study.tell(suggested, cost)
         self.kept = self._best_single()
 
     def _winners(self) -> list[Trial]:

@@ -127,11 +127,11 @@ def describe_outputs(check: OutputCheck | None) -> str:
     """Describe the change of the answers briefly."""
     if check is None or check.tokens_equal is None:
         return "answers not compared"
-    words = ["tokens equal"]
+    parts = ["tokens equal"]
     if not check.tokens_equal:
-        words = [f"tokens differ at position {check.first_difference}"]
+        parts = [f"tokens differ at position {check.first_difference}"]
         if check.samples > 1:
-            words.append(f"in {check.differing_samples} of {check.samples} samples")
+            parts.append(f"in {check.differing_samples} of {check.samples} samples")
     if check.largest_logit_difference:
-        words.append(f"(logits by at most {check.largest_logit_difference:.2g})")
-    return " ".join(words)
+        parts.append(f"(logits by at most {check.largest_logit_difference:.2g})")
+    return " ".join(parts)

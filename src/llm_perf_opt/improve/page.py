@@ -49,7 +49,7 @@ METRIC_NAMES: dict[Metric, str] = {
     "tokens_per_s": "tokens per second",
     "energy": "energy per answer",
 }
-DECISIONS = {"keep": "keep", "drop": "drop", "ask": "keep?", "failed": "failed"}
+_DECISION_LABELS = {"keep": "keep", "drop": "drop", "ask": "keep?", "failed": "failed"}
 
 
 def format_value(value: float | None, metric: Metric) -> str:
@@ -97,8 +97,8 @@ def _describe_moved_metrics(trial: Trial) -> str:
 
 def _describe_metric(trial: Trial, name: str) -> str:
     """Return another metric's change, with its interval where there is one."""
-    said = f"{name} {format_change(trial.metrics[name])}"
-    return f"{said} {format_interval(*trial.intervals[name])}" if name in trial.intervals else said
+    change = f"{name} {format_change(trial.metrics[name])}"
+    return f"{change} {format_interval(*trial.intervals[name])}" if name in trial.intervals else change
 
 
 def _format_predicted_gain(gain_s: float | None, by: PredictedBy | None) -> str:
@@ -122,8 +122,8 @@ def describe_expected(
     """Return a prediction and its basis; empty: no prediction."""
     if gain_s is None:
         return f"no prediction ({source})" if source else ""
-    said = _format_predicted_gain(gain_s, by)
-    return said if by in (None, "bound") and not source else f"{said} by {_describe_basis(by, share, source)}"
+    gain = _format_predicted_gain(gain_s, by)
+    return gain if by in (None, "bound") and not source else f"{gain} by {_describe_basis(by, share, source)}"
 
 
 def _describe_prediction(trial: Trial) -> str:
@@ -135,17 +135,17 @@ def _describe_prediction(trial: Trial) -> str:
         trial.predicted_source,
     )
     if trial.finding is None:
-        said = "no finding asked for it"
+        prediction = "no finding suggests it"
         if trial.predicted_gain_s is None:
-            return said
-        said = f"predicted {predicted}"
+            return prediction
+        prediction = f"predicted {predicted}"
     else:
-        said = f"{trial.finding}{f' ({trial.phase})' if trial.phase else ''}: predicted {predicted or 'no bound'}"
+        prediction = f"{trial.finding}{f' ({trial.phase})' if trial.phase else ''}: predicted {predicted or 'no bound'}"
     if trial.measured_gain_s is None:
-        return said
+        return prediction
     if trial.measured_gain_s < 0:
-        return f"{said}, measured {units.seconds(-trial.measured_gain_s)} more"
-    return f"{said}, measured {units.seconds(trial.measured_gain_s)}"
+        return f"{prediction}, measured {units.seconds(-trial.measured_gain_s)} more"
+    return f"{prediction}, measured {units.seconds(trial.measured_gain_s)}"
 
 
 def _name_of(trial: Trial) -> str:
@@ -174,10 +174,10 @@ def headline(result: Improvement) -> str:
     """Return the result of the search in one sentence."""
     what = METRIC_NAMES[result.metric]
     if not result.best.overrides:
-        asked = sum(trial.decision == "ask" and trial.role != "confirmation" for trial in result.tried)
-        more = f"; {asked} that change the answers are yours to decide" if asked else ""
+        undecided = sum(trial.decision == "ask" and trial.role != "confirmation" for trial in result.tried)
+        more = f"; {undecided} that change the answers are yours to decide" if undecided else ""
         if any(trial.role == "confirmation" for trial in result.tried):
-            return f"Nothing to keep: what showed a gain did not stand when it was measured again{more}."
+            return f"Nothing to keep: no gain was confirmed when it was measured again{more}."
         count = len(singles(result))
         if not count:
             return f"Nothing was tried: {TIME_IS_OVER if cut_by_budget(result) else 'no remedy could be measured'}."
@@ -215,7 +215,7 @@ def describe_first_finding(result: Improvement) -> str | None:
             f"{name}: its remedy {' '.join(helped[0].overrides)} showed a gain alone, but is not in the best"
         )
     decided = "; ".join(
-        f"{' '.join(trial.overrides)}: {DECISIONS[trial.decision]}, {trial.reason}" for trial in tried
+        f"{' '.join(trial.overrides)}: {_DECISION_LABELS[trial.decision]}, {trial.reason}" for trial in tried
     )
     return f"{name}: no remedy of it is kept ({decided})"
 
@@ -248,17 +248,17 @@ def describe_method(result: Improvement) -> str:
 
 def _trial_output(trial: Trial) -> str:
     """Describe the change of the answers, with quality where it was measured."""
-    words = [describe_outputs(trial.check)]
+    parts = [describe_outputs(trial.check)]
     check = trial.check
     if check is not None and check.tokens_equal is False:
         if check.edit_distance_before_ratio is not None and check.edit_distance_after_ratio is not None:
             before, after = check.edit_distance_before_ratio, check.edit_distance_after_ratio
-            words.append(f"edit distance {units.number(before)} → {units.number(after)}")
+            parts.append(f"edit distance {units.number(before)} → {units.number(after)}")
         if check.perplexity_before is not None and check.perplexity_after is not None:
-            words.append(
+            parts.append(
                 f"perplexity {units.number(check.perplexity_before)} → {units.number(check.perplexity_after)}"
             )
-    return ", ".join(words)
+    return ", ".join(parts)
 
 
 def facts(result: Improvement) -> list[tuple[str, str]]:
@@ -392,7 +392,7 @@ def improve_console(result: Improvement) -> str:
 
 def _row(trial: Trial) -> list[str]:
     measured = [_describe_measurement(trial.measured), _describe_moved_metrics(trial)]
-    row = [DECISIONS[trial.decision], _name_of(trial), "; ".join(filter(None, measured))]
+    row = [_DECISION_LABELS[trial.decision], _name_of(trial), "; ".join(filter(None, measured))]
     if trial.decision == "failed":
         return [*row, trial.reason]
     return [
@@ -428,7 +428,7 @@ def trial_table(result: Improvement, role: Role) -> Table:
 def _trial_row(trial: Trial, result: Improvement) -> Row:
     found = trial.measured
     cells = [
-        text(DECISIONS[trial.decision], strong=trial.decision == "keep"),
+        text(_DECISION_LABELS[trial.decision], strong=trial.decision == "keep"),
         code(" ".join(trial.overrides)),
         Cell(format_change(found.change_ratio), found.change_ratio) if found is not None else text(None),
         text(format_interval(found.low, found.high) if found is not None else None),

@@ -111,10 +111,10 @@ def _predicted_gain(found: ExpectedGain, metric: Metric, new_tokens: float | Non
 
 
 def _source(found: ExpectedGain) -> str:
-    words = found.source or "no table"
+    text = found.source or "no table"
     if found.launched == "as graphs":
-        words += "; times of a model launched as graphs"
-    return f"{words}; launching takes longer than the work" if found.host_bound else words
+        text += "; times of a model launched as graphs"
+    return f"{text}; launching takes longer than the work" if found.host_bound else text
 
 
 _AND = " + "
@@ -268,15 +268,17 @@ def plan(
         findings = tuple(
             each for each in remedy.findings(situation) if holds_phase(situation.metric, each.phase)
         )
-        asked = check_remedy(remedy, situation)
+        applicable = check_remedy(remedy, situation)
         options = [
-            option for option in asked.options if not all(configurations.is_set(now, item) for item in option)
+            option
+            for option in applicable.options
+            if not all(configurations.is_set(now, item) for item in option)
         ]
-        if asked.options and not options:
+        if applicable.options and not options:
             planned.not_tried.append(NotTried(remedy.name, "set already", remedy.title))
-        if asked.reason is not None:
+        if applicable.reason is not None:
             planned.not_tried.append(
-                NotTried(remedy.name, asked.reason, remedy.title, findings[0].id if findings else None)
+                NotTried(remedy.name, applicable.reason, remedy.title, findings[0].id if findings else None)
             )
         planned.candidates.extend(
             Candidate(remedy, option, findings, predict(option) if predict is not None else None)
@@ -291,9 +293,9 @@ def plan(
     order = {(found.id, found.phase): place for place, found in enumerate(situation.findings)}
 
     def rank(each: Candidate) -> tuple[bool, float, int, int]:
-        only_asked = each.remedy.effect == "quality" and allow != "quality"
+        left_to_user = each.remedy.effect == "quality" and allow != "quality"
         place = order[each.finding.id, each.finding.phase] if each.finding is not None else len(order)
-        return only_asked, -_promise(each, best), place, places[each.remedy.name]
+        return left_to_user, -_promise(each, best), place, places[each.remedy.name]
 
     planned.candidates.sort(key=rank)
     return planned

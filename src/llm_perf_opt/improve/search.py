@@ -115,9 +115,9 @@ class Search:
     def _combinations(self) -> None:
         winners = self._winners()
         self.kept = winners[:1]
-        asked = {trial.remedy for trial in self.kept}
+        used = {trial.remedy for trial in self.kept}
         for winner in winners[1:]:
-            if winner.remedy in asked:  # one setting of each: so many tests are planned
+            if winner.remedy in used:  # one setting of each: so many tests are planned
                 continue
             before = overrides_of(self.kept)
             clash = conflicting_key(before, winner.overrides)
@@ -126,22 +126,22 @@ class Search:
                 continue
             if {*winner.overrides} <= {*before}:
                 continue  # contained in what is kept already
-            asked.add(winner.remedy)
+            used.add(winner.remedy)
             trial = self._try(self.planned.candidate(winner), before, "combination")
             if trial is None:
                 return
             if trial.decision == "keep":
                 self.kept.append(trial)
-        if self._again(asked):
+        if self._again(used):
             self._likely_together()
 
-    def _again(self, asked: set[str]) -> bool:
+    def _again(self, used: set[str]) -> bool:
         """Retest remedies affected by one already kept, on top of it; for example, a compiled step has
         less work between two thread barriers. Return whether there was time."""
         for candidate in self.planned.candidates:
             names, before = {trial.remedy for trial in self.kept}, overrides_of(self.kept)
             if (
-                candidate.remedy.name in {*asked, *names}
+                candidate.remedy.name in {*used, *names}
                 or not names & {*candidate.remedy.again_on}
                 or conflicting_key(before, candidate.overrides) is not None
                 or {*candidate.overrides} <= {*before}
@@ -180,7 +180,7 @@ class Search:
         harmless = trial.role == "single" and (same or judge.is_allowed(trial.effect, self.result.method))
         if not harmless or trial.decision != "drop" or found is None or found.verdict != "not shown":
             return False
-        return judge.is_worth(found.change_ratio, self.result.metric, self.result.method)
+        return judge.exceeds_threshold(found.change_ratio, self.result.metric, self.result.method)
 
     def _confirm(self) -> None:
         """Measure the kept combination against the baseline again, in new processes, to avoid selection bias."""

@@ -55,14 +55,14 @@ def show_plan(request: Request, *, as_json: bool) -> int:
         print(f"baseline: one run with its diagnosis first; order and times are those of {start.run}\n")
     for number, candidate in enumerate(planned.candidates, 1):
         finding = candidate.finding
-        why = f"answers {finding.id}" if finding is not None else "no finding asks for it"
-        said = page.describe_expected(
+        why = f"answers {finding.id}" if finding is not None else "no finding suggests it"
+        expected = page.describe_expected(
             candidate.gain_s,
             candidate.predicted_by,
             candidate.predicted.measured_share_ratio if candidate.predicted is not None else None,
             candidate.predicted.source if candidate.predicted is not None else None,
         )
-        why += f", {said}" if said else ""
+        why += f", {expected}" if expected else ""
         print(
             f"{number:3}  {candidate.name}   {candidate.remedy.title}; {why}; output: {candidate.remedy.effect}"
         )

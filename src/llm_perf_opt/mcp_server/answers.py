@@ -300,7 +300,7 @@ def _page(
     """Return at most ``limit`` rows and ``most_bytes`` of them; the first one always."""
     if not 1 <= limit <= MOST_ROWS or offset < 0:
         raise ConfigError(
-            f"limit must be from 1 to {MOST_ROWS}, and offset at least 0", hint="ask for the next page"
+            f"limit must be from 1 to {MOST_ROWS}, and offset at least 0", hint="request the next page"
         )
     rows: list[dict[str, Any]] = []
     size = 0

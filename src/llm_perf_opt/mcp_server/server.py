@@ -212,11 +212,11 @@ def _add_ingest(server: MCPServer[Any], access: Access) -> None:
                 "serving": serving,
                 "serving-steps": serving_steps,
             }
-            words = [f"--{kind}={access.path(path)}" for kind, paths in given.items() for path in paths]
-            words += [
+            arguments = [f"--{kind}={access.path(path)}" for kind, paths in given.items() for path in paths]
+            arguments += [
                 f"--{key}={value}" for key, value in {"device": device, "dtype": dtype}.items() if value
             ]
-            _call(["ingest", *words, f"--out={out}", "--json"], out, timeout_s=_INGEST_TIMEOUT_S)
+            _call(["ingest", *arguments, f"--out={out}", "--json"], out, timeout_s=_INGEST_TIMEOUT_S)
             return answers.summarise_run(access, str(out))
 
         return _answer(ingest)
@@ -233,8 +233,8 @@ def _add_running_tools(server: MCPServer[Any], access: Access) -> None:
 
         def run() -> answers.RunSummary:
             out = access.new_output(name)
-            words = ["run", "-q", *_overrides(overrides), f"artifacts.runs_dir={json.dumps(str(out))}"]
-            _call(words, out, timeout_s=timeout_s, codes=(0, 1))
+            arguments = ["run", "-q", *_overrides(overrides), f"artifacts.runs_dir={json.dumps(str(out))}"]
+            _call(arguments, out, timeout_s=timeout_s, codes=(0, 1))
             return answers.summarise_run(access, str(out))
 
         return _answer(run)
@@ -249,41 +249,44 @@ def _add_running_tools(server: MCPServer[Any], access: Access) -> None:
 
         def improve() -> CommandAnswer:
             out = access.new_output(name)
-            words = [
+            arguments = [
                 "improve",
                 str(access.run(run).parent),
                 f"--budget={budget_s:g}s",
                 f"--out={out}",
                 "--json",
             ]
-            return _call(words, out, timeout_s=budget_s + 1800.0)
+            return _call(arguments, out, timeout_s=budget_s + 1800.0)
 
         return _answer(improve)
 
 
-def _overrides(words: Sequence[str]) -> list[str]:
+def _overrides(overrides: Sequence[str]) -> list[str]:
     """Refuse what is not an override: an option could change where files go."""
-    for word in words:
+    for word in overrides:
         if word.startswith("-") or "=" not in word:
             raise ConfigError(f"'{word}' is not an override", hint="give key=value, as in model=llama_tiny")
         if word.lstrip("+~").startswith(("artifacts.", "hydra.", "hydra/", "run.sinks")):
             raise ConfigError(
                 f"'{word}' decides where files go", hint="leave it out; the name of the run does"
             )
-    return list(words)
+    return list(overrides)
 
 
-def _call(words: list[str], run: Path, *, timeout_s: float, codes: Sequence[int] = (0,)) -> CommandAnswer:
+def _call(arguments: list[str], run: Path, *, timeout_s: float, codes: Sequence[int] = (0,)) -> CommandAnswer:
     """Run a verb in a process of its own: its output cannot disturb the protocol, and a limit ends all of it."""
     done = run_process(
-        [sys.executable, "-m", "llm_perf_opt", *words], log_dir=None, name=words[0], timeout_s=timeout_s
+        [sys.executable, "-m", "llm_perf_opt", *arguments],
+        log_dir=None,
+        name=arguments[0],
+        timeout_s=timeout_s,
     )
-    shown = shlex.join(["llm-perf-opt", *words])
+    shown = shlex.join(["llm-perf-opt", *arguments])
     if done.returncode not in codes:
         error = _document(done.stdout)
-        said = error.get("message") or done.tail(4) or f"it was ended ({done.ended})"
-        raise ToolError(f"{shown} failed: {said}", hint=error.get("hint"))
-    return CommandAnswer(shown, str(run), _document(done.stdout) if "--json" in words else {})
+        reason = error.get("message") or done.tail(4) or f"it was ended ({done.ended})"
+        raise ToolError(f"{shown} failed: {reason}", hint=error.get("hint"))
+    return CommandAnswer(shown, str(run), _document(done.stdout) if "--json" in arguments else {})
 
 
 def _document(text: str) -> dict[str, Any]:

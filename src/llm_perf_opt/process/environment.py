@@ -163,11 +163,6 @@ def allowed_environment(named: Mapping[str, str] | None = None) -> dict[str, str
     }
 
 
-def withheld_names(named: Mapping[str, str] | None = None) -> list[str]:
-    """Return the names of the variables that a captured program does not get."""
-    return sorted(set(os.environ) - set(allowed_environment(named)))
-
-
 def _is_allowed(name: str, value: str) -> bool:
     return (name in _NAMES or name.startswith(_PREFIXES)) and not is_secret_variable(name, value)
 

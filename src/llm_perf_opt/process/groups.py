@@ -206,7 +206,7 @@ def advice(orphans: list[Orphan]) -> str:
         pids = " ".join(str(orphan.pid) for orphan in others)
         parts.append(
             f"an agent of another nsys still runs, {', '.join(map(str, others))}: "
-            f"when nobody uses it, kill {pids}"
+            f"if it is not in use, kill {pids}"
         )
     return "; ".join(parts)
 
@@ -220,16 +220,16 @@ def _found() -> Iterator[Orphan]:
             if not (entry / "ns/pid").samefile(_PROC / "self/ns/pid") or entry.stat().st_uid != os.geteuid():
                 continue
             environment = (entry / "environ").read_bytes().split(b"\0")
-            words = (entry / "cmdline").read_bytes().split(b"\0")
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
             parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
         markers = [value.removeprefix(_MARKER).decode() for value in environment if value.startswith(_MARKER)]
         ours = bool(markers) and not _is_watched(markers[0])
-        stray = _AGENT in words and parent == 1 and not markers
+        stray = _AGENT in arguments and parent == 1 and not markers
         if ours or stray:
             pid = int(entry.name)
-            name = "nsys agent" if _AGENT in words else os.fsdecode(words[0]).rpartition("/")[2]
+            name = "nsys agent" if _AGENT in arguments else os.fsdecode(arguments[0]).rpartition("/")[2]
             yield Orphan(pid, name or "a process", start_time(pid), ours)
 
 

@@ -38,13 +38,13 @@ class Guard:
 
     def begin(self, job: str, group: int | None = None) -> None:
         """Announce that a job begins (before its program is started), or which process group it has."""
-        self._tell({"job": job, "group": group})
+        self._send({"job": job, "group": group})
 
     def end(self, job: str) -> None:
         """Announce that a job has ended completely."""
-        self._tell({"job": job, "over": True})
+        self._send({"job": job, "over": True})
 
-    def _tell(self, message: dict[str, object]) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         """Send a line; without a guard (no memory, or it was killed) programs still run and end normally."""
         with self._lock:
             # A second try, with a new guard, when the old one is gone.

@@ -5,7 +5,7 @@ In a separate namespace there are no other processes. Shared memory is private, 
 capture is found, and when the program ends the kernel ends all it left behind.
 
 Started by path, without the package: ``python -I -S isolate.py PROGRAM ARGUMENT…``. Exit code and signal are the
-program's; :data:`NOT_POSSIBLE` when the kernel, a container or a policy does not allow it.
+program's; :data:`_NOT_POSSIBLE` when the kernel, a container or a policy does not allow it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-NOT_POSSIBLE = 125
+_NOT_POSSIBLE = 125
 """Exit code when there is no namespace to be had; nothing was started."""
 _NEW_NAMESPACES = 0x00020000 | 0x20000000  # CLONE_NEWNS, CLONE_NEWPID
 _NEW_USER = 0x10000000
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     """Become the parent of a new namespace, run the program in it, end as it ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not _enter(libc):
-        return NOT_POSSIBLE
+        return _NOT_POSSIBLE
     # The whole group gets the signals: the program handles them, not its waiting parents.
     for number in _FORWARDED:
         signal.signal(number, signal.SIG_IGN)
@@ -71,7 +71,7 @@ def _first_process(libc: ctypes.CDLL, argv: Sequence[str], writer: int) -> int:
     """Mount what is private, start the program, reap orphans; all processes end with this one."""
     libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if libc.mount(b"proc", b"/proc", b"proc", _NO_SUID_DEVICES_PROGRAMS, None) != 0:
-        return NOT_POSSIBLE
+        return _NOT_POSSIBLE
     libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0x2 | 0x4, b"mode=1777")
     program = os.fork()
     if program == 0:

@@ -197,7 +197,7 @@ class OutputReader:
                 elapsed = time.monotonic() - began
                 if self._on_tick and elapsed >= next_tick:
                     next_tick = elapsed + _TICK_S
-                    with self._error_kept():
+                    with self._keep_error():
                         self._on_tick(elapsed)
         for stream in self._streams:
             self._drain(stream)
@@ -214,7 +214,7 @@ class OutputReader:
             if data == b"":
                 selector.unregister(stream.descriptor)
             elif data is not None:
-                with self._error_kept():
+                with self._keep_error():
                     stream.take(data)
 
     def _drain(self, stream: _Stream) -> None:
@@ -222,14 +222,14 @@ class OutputReader:
         taken = 0
         while taken < _DRAIN_BYTES and (data := stream.read()):
             taken += len(data)
-            with self._error_kept():
+            with self._keep_error():
                 stream.take(data)
-        with self._error_kept():
+        with self._keep_error():
             if stream.lines is not None:
                 stream.lines.end()
 
     @contextlib.contextmanager
-    def _error_kept(self) -> Iterator[None]:
+    def _keep_error(self) -> Iterator[None]:
         """Keep the first error of a callback to raise it in the thread that waits for the program."""
         try:
             yield
@@ -434,6 +434,18 @@ class BackgroundProcess:
         if self._result is None:
             raise ToolError("the program was not started", hint="enter the context first")
         return self._result
+
+
+def stated_version(executable: str, product: str, program: str, parse: Callable[[str], str | None]) -> str:
+    """Return the version that a tool states; another program under its name is a :class:`ToolError`."""
+    answer = run_probe([executable, "--version"])
+    text = parse(answer.text)
+    if text is None:
+        raise ToolError(
+            f"{executable} does not answer as {product}: {answer.tail(3) or answer.ended}",
+            hint=f"check that the file is {program} of {product} and that it runs by hand",
+        )
+    return text
 
 
 def run_probe(

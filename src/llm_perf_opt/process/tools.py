@@ -250,7 +250,7 @@ def counter_permission(root: Path = Path("/"), euid: int | None = None) -> Count
     if is_root:
         return CounterPermission(
             False,
-            "root, but without CAP_SYS_ADMIN and CAP_PERFMON (a container), which the driver asks for",
+            "root, but without CAP_SYS_ADMIN and CAP_PERFMON (a container), which the driver requires",
             f"start the container with --cap-add=SYS_ADMIN (Kubernetes: securityContext.capabilities.add), or {_HOST_FIX}",
         )
     return CounterPermission(

@@ -227,7 +227,7 @@ def cannot_freeze(situation: Situation) -> str | None:
         return reason
     weights, memory = situation.weight_bytes, situation.machine.memory_bytes
     if weights is not None and memory is not None and 2 * weights > memory:
-        return "the memory does not hold a second copy of the weights"
+        return "a second copy of the weights does not fit in memory"
     return _no_decode(situation) or _no_compiler(situation)
 
 
@@ -321,7 +321,7 @@ def no_torchao(situation: Situation) -> str | None:
 def no_larger_batch(situation: Situation) -> str | None:
     """For batches: the metric must be throughput, with enough samples."""
     if situation.metric not in ("tokens_per_s", "energy"):
-        return "a larger batch makes each answer later; ask for throughput: --metric tokens_per_s"
+        return "a larger batch makes each answer later; choose throughput: --metric tokens_per_s"
     if not batch_sizes(situation):
         return "no more samples to fill a larger batch (more: --samples, dataset.sampling, dataset.synthetic_count)"
     return None
@@ -358,8 +358,8 @@ def padded_already(situation: Situation) -> str | None:
     """For padding: shapes matter to a compiled step, or if a finding reports it."""
     if situation.config.infer.pad_to_multiple is not None:
         return "set already"
-    asked = any(finding.id in ("misaligned-gemm", "far-from-measured") for finding in situation.findings)
-    if not asked and not situation.config.model.compile:
+    suggested = any(finding.id in ("misaligned-gemm", "far-from-measured") for finding in situation.findings)
+    if not suggested and not situation.config.model.compile:
         return "only a compiled step, or products of odd sizes, gain by common lengths"
     return None
 

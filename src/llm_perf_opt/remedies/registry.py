@@ -36,11 +36,6 @@ class RemedyCheck:
     """Whether its package raised an error."""
 
 
-def all_remedies() -> list[Remedy]:
-    """Return the built-in remedies and those of installed packages that can be used."""
-    return load_remedies()[0]
-
-
 def load_remedies() -> tuple[list[Remedy], list[Unusable]]:
     """Return the built-in remedies and those of installed packages; of the latter, also which cannot be used.
 

@@ -67,7 +67,9 @@ def _kernel_row(place: int, kernel: Kernel, phased: bool, targeted: bool, counte
         cells.append(num(kernel.target.ratio if kernel.target is not None else None, units.number))
     if counted:
         cells += [
-            text(kernel.bound if kernel.counters_stand_for_run else f"{kernel.bound} (not representative)"),
+            text(
+                kernel.bound if kernel.counters_are_representative else f"{kernel.bound} (not representative)"
+            ),
             Cell(
                 (kernel.agreement or "see details") if kernel.vendor_verdict else units.MISSING,
                 full=kernel.vendor_verdict or "",

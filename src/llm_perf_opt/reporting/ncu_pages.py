@@ -120,10 +120,10 @@ def _page(facts: NcuKernelFacts, names: tuple[str, str, str]) -> str:
         ),
     ]
     if facts.rules:
-        parts += ["## What NVIDIA's rules say", *_rules(facts)]
-    doubts = [*facts.violations, *facts.notes]
-    if doubts:
-        parts += ["## Remarks", "\n".join(f"- {md_text(doubt)}" for doubt in doubts)]
+        parts += ["## Findings of NVIDIA's rules", *_rules(facts)]
+    remarks = [*facts.violations, *facts.notes]
+    if remarks:
+        parts += ["## Remarks", "\n".join(f"- {md_text(remark)}" for remark in remarks)]
     parts += ["## Read from", "\n".join(f"- {md_code(Path(source).name)}" for source in facts.sources)]
     return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
 

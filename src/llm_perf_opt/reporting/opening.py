@@ -9,7 +9,7 @@ from llm_perf_opt.analysis.roofline.what_if import (
     on_other_devices,
 )
 from llm_perf_opt.analysis.shares import Span, span_over_samples
-from llm_perf_opt.analysis.verdicts import shown_bound, worth_showing
+from llm_perf_opt.analysis.verdicts import phases_to_show, shown_bound
 from llm_perf_opt.core import units
 from llm_perf_opt.reporting.charts import figures as charts
 from llm_perf_opt.reporting.document import (
@@ -48,7 +48,8 @@ from llm_perf_opt.summary import Budget, Finding, Stat, Summary
 
 _MOST_FIGURES = 4
 _MOST_FINDINGS = 3
-_NOTHING_STANDS_OUT = "No bottleneck stands out in this data. “Not in this report” below lists the measurements that would show more."
+_NOTHING_STANDS_OUT = "No bottleneck stands out in this data."
+_MORE_MEASUREMENTS = "“Not in this report” below lists the measurements that would show more."
 
 
 def opening(summary: Summary) -> list[Block]:
@@ -90,7 +91,7 @@ def _describe_conclusion(summary: Summary, changes: list[Finding]) -> str:
     parts = [_where_time_goes(summary)]
     if changes:
         first = changes[0]
-        lead = "first change" if first.gain_upper_s is not None else "first finding"
+        lead = "fix first" if first.gain_upper_s is not None else "first finding"
         parts.append(f"{lead}: {first.title} ({describe_gain(first)})")
     return sentence("; ".join(part for part in parts if part)) if any(parts) else ""
 
@@ -144,9 +145,9 @@ def _describe_fastest(best: OtherDevices) -> str:
     """Describe the expected and minimum times on the fastest listed device that fits the model."""
     least = f"{units.seconds(best.ttft_floor_s)} to the first token and {units.seconds(best.tpot_floor_s)} for each further one"
     if best.ttft_expected_s is None or best.tpot_expected_s is None:
-        return f"The fastest of these devices that holds it, {best.device}, needs at least {least}."
+        return f"The fastest of these devices that can hold it, {best.device}, needs at least {least}."
     return (
-        f"On the fastest of these devices that holds it, {best.device}, expect {units.seconds(best.ttft_expected_s)} to the first "
+        f"On the fastest of these devices that can hold it, {best.device}, expect {units.seconds(best.ttft_expected_s)} to the first "
         f"token and {units.seconds(best.tpot_expected_s)} for each further one (at least {least})."
     )
 
@@ -313,7 +314,7 @@ def _work(summary: Summary) -> list[Block]:
 
 def _verdicts(summary: Summary) -> list[Block]:
     cards = []
-    for phase in sorted(worth_showing(summary.verdicts), key=phase_rank):
+    for phase in sorted(phases_to_show(summary.verdicts), key=phase_rank):
         verdict = summary.verdicts[phase]
         lines = [("to improve", f"{verdict.lever}.")] if verdict.lever else []
         reasons = [("", explain_verdict(verdict)), *(("from", item) for item in verdict.evidence)]
@@ -333,7 +334,11 @@ def _findings(summary: Summary, changes: list[Finding]) -> list[Block]:
     if not changes:
         if is_static_only(summary):
             return []
-        return [Heading("What to change first", "findings"), Only("html", [Text(_NOTHING_STANDS_OUT)])]
+        return [
+            Heading("What to change first", "findings"),
+            Text(_NOTHING_STANDS_OUT),
+            Only("html", [Text(_MORE_MEASUREMENTS)]),
+        ]
     cards = [_finding(finding) for finding in changes]
     more = cards[_MOST_FINDINGS:]
     named = f"{len(more)} further {'finding' if len(more) == 1 else 'findings'}"

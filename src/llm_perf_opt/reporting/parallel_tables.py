@@ -142,12 +142,12 @@ def split_table(summary: Summary) -> Table:
 
 
 def _exchange_cell(split: Split, phase: str) -> Cell:
-    said = [
+    parts = [
         f"{units.count(one.calls)} × {one.name}, {units.size(one.bytes)}"
         for one in split.exchanges
         if one.phase == phase
     ]
-    return text("; ".join(said) or None)
+    return text("; ".join(parts) or None)
 
 
 def collective_table(summary: Summary) -> Table:

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from llm_perf_opt.summary.static import StaticDocument
 
 
-def render_all(summary: Summary, out_dir: Path) -> Path:
-    """Render all documents into ``out_dir``; return the one to open first."""
-    return write_documents(summary, out_dir)[0]
-
-
 def write_documents(summary: Summary, out_dir: Path) -> list[Path]:
     """Render all documents into ``out_dir``; return their paths, starting with the one to open."""
     texts = {

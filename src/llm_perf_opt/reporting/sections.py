@@ -97,7 +97,7 @@ def report_sections(summary: Summary) -> list[Section]:
         Section("idle", "Who owns the idle time", _idle(summary), "Idle"),
         Section("parallel", "Devices, ranks and communication", _parallel(summary), "Devices"),
         Section("hardware", "Against the hardware", _hardware(summary), "Hardware"),
-        Section("model", "The model on paper", _model(summary), "Model"),
+        Section("model", "Static model", _model(summary), "Model"),
         Section("modules", "Module ledger", _modules(summary), "Modules"),
         Section("timeline", _timeline_title(summary), _timeline(summary), "Timeline"),
         Section("kernels", "Kernels", _kernels(summary)),
@@ -154,7 +154,7 @@ def _parallel(summary: Summary) -> list[Block]:
         device_table(summary).named("devices", "By device"),
         rank_table(summary).named("ranks", "By rank"),
         collective_table(summary).named("collectives", "Collectives"),
-        static_rank_table(summary).named("ranks-on-paper", "By rank, on paper"),
+        static_rank_table(summary).named("ranks-static", "By rank (static analysis)"),
     ]
     return blocks
 
@@ -260,7 +260,7 @@ def _model(summary: Summary) -> list[Block]:
         ),
         static_table(summary).named("model"),
         *([chart(lambda: charts.component_chart(static))] if static.components else []),
-        split_table(summary).named("splits", "Over several ranks, on paper"),
+        split_table(summary).named("splits", "Over several ranks (static analysis)"),
         Text(describe_counted(static), "quiet"),
         Details(
             "Counting conventions",

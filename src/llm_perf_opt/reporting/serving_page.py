@@ -273,19 +273,19 @@ def describe_window(window: ProfiledWindow) -> str:
     """Return one line: what was profiled, and what the profiler cost."""
     if not window.steps:
         return "Profiled window: no engine step could be read."
-    words = [f"Profiled window ({window.label or 'load'}): {units.count(window.steps)} steps"]
-    words.append(f"{units.count(window.matched_steps)} matched with step records")
+    parts = [f"Profiled window ({window.label or 'load'}): {units.count(window.steps)} steps"]
+    parts.append(f"{units.count(window.matched_steps)} matched with step records")
     if window.ranks > 1:
-        words.append(f"{units.count(window.ranks)} ranks")
+        parts.append(f"{units.count(window.ranks)} ranks")
     if window.cost_ratio is not None and window.cost_ratio <= 1:
-        words.append("decode steps are not slower than without the profiler")
+        parts.append("decode steps are not slower than without the profiler")
     elif window.cost_ratio is not None:
-        words.append(f"decode steps take {window.cost_ratio:.2f} × their time without the profiler")
+        parts.append(f"decode steps take {window.cost_ratio:.2f} × their time without the profiler")
     if window.host_gap_ratio is not None:
-        words.append(f"{units.percent(window.host_gap_ratio)} of the step time without kernels")
+        parts.append(f"{units.percent(window.host_gap_ratio)} of the step time without kernels")
     if window.is_salvaged:
-        words.append("the trace ends early")
-    return ", ".join(words) + "."
+        parts.append("the trace ends early")
+    return ", ".join(parts) + "."
 
 
 def _profile_table(window: ProfiledWindow) -> Table:

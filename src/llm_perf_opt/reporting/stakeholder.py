@@ -39,7 +39,7 @@ def stakeholder_markdown(summary: Summary) -> str:
         Section("needs", "What it needs", [_list(_needs(summary))]),
         Section("speed", "How fast it is", [_speed(summary)]),
         Section("time", "Where the time goes", _time_split(summary)),
-        Section("limits", "What holds it back", [_list(_limits(summary))]),
+        Section("limits", "What limits it", [_list(_limits(summary))]),
         Section("advice", "What to do, and what each step is worth", _advice(summary)),
         Section("trust", "How far to trust this page", [_list(_reliability(summary))]),
     ]
@@ -195,11 +195,11 @@ def _advice(summary: Summary) -> list[Block]:
         ]
     cards = []
     shown = to_change[:_THREE]
-    said = Counter(explain_finding(finding).problem for finding in shown)
+    counts = Counter(explain_finding(finding).problem for finding in shown)
     for finding in shown:
         plain = explain_finding(finding)
         where = PHASES.get(finding.phase or "")
-        problem = f"{plain.problem}, while {where}" if said[plain.problem] > 1 and where else plain.problem
+        problem = f"{plain.problem}, while {where}" if counts[plain.problem] > 1 and where else plain.problem
         cards.append(Card(problem, _describe_gain(finding), [("", sentence(plain.action))]))
     fewer = "The data shows no further cause with evidence." if len(to_change) < _THREE else ""
     return [Cards(cards, 1), Text(fewer)]
@@ -232,9 +232,7 @@ def _reliability(summary: Summary) -> list[str]:
     lines.extend(_timing_reliability(summary))
     lines.extend(MEASUREMENT[f.id] for f in summary.findings if f.id in MEASUREMENT)
     if summary.hardware.source == "none" and not summary.workload.program:
-        lines.append(
-            "The speed limits of the machine are not known, so the page cannot say how far from them the model runs."
-        )
+        lines.append("The speed limits of the machine are not known, so the distance to them is unknown.")
     counted = summary.coverage.flops_counted_ratio
     if counted is not None:
         lines.append(f"{capitalised(format_share(counted))} of the model's calculations could be counted.")
@@ -245,7 +243,7 @@ def _reliability(summary: Summary) -> list[str]:
     ]
     if unfinished:
         lines.append(
-            f"These steps did not run: {'; '.join(unfinished)}. report.md says why and how to change that."
+            f"These steps did not run: {'; '.join(unfinished)}. report.md gives the reason and the fix."
         )
     if summary.findings:
         lines.append(
@@ -268,7 +266,7 @@ def _timing_reliability(summary: Summary) -> list[str]:
     )
     counts = [stat.n for stat in stats if stat is not None]
     if not counts:
-        return ["No times without recording were given, so nothing here says how long a request takes."]
+        return ["No times without recording were given, so the time of a request is unknown."]
     if max(counts) == 1:
         return ["Each time is a single value, so its uncertainty is not known."]
     return [f"Times are the middle of {max(counts)} measurements."]

@@ -314,8 +314,8 @@ def _phases(document: StaticDocument) -> str:
         for name, phase in document.static.phases.items()
     ]
     header = ("phase", "FLOPs", "exactly", "weights read", "activations", "KV cache", "FLOP per byte")
-    words = "Decode is one step; activations are unfused operator inputs and outputs."
-    return "\n\n".join([_table(header, rows), words, *_minimum(document), *_stored(document)])
+    text = "Decode is one step; activations are unfused operator inputs and outputs."
+    return "\n\n".join([_table(header, rows), text, *_minimum(document), *_stored(document)])
 
 
 def _minimum(document: StaticDocument) -> list[str]:
@@ -368,7 +368,7 @@ def _totals(document: StaticDocument) -> str:
 
 def _conventions(document: StaticDocument) -> str:
     return "\n".join(
-        f"- **{md_text(key)}**: {md_text(words)}" for key, words in document.static.conventions.items()
+        f"- **{md_text(key)}**: {md_text(text)}" for key, text in document.static.conventions.items()
     )
 
 
@@ -388,7 +388,7 @@ def _components(document: StaticDocument) -> str:
     active = _format_count(static.params.active_per_token)
     header = ["component", "parameters", *(title for phase in phases for title in (phase, "share"))]
     intro = (
-        f"{_format_count(static.params.total)} parameters, {active} of them met by one token in decode.\n\n"
+        f"{_format_count(static.params.total)} parameters, {active} of them used by one token in decode.\n\n"
     )
     return intro + _table(header, rows)
 

@@ -49,7 +49,7 @@ def describe_telemetry(telemetry: Telemetry) -> str:
         else "No library reported on the device"
     )
     if not telemetry.reader:
-        return f"{who}; the notes say why."
+        return f"{who}; see the notes for the reason."
     return (
         f"{who}: {telemetry.samples} samples in {units.seconds(telemetry.span_s)} of measured passes, one every "
         f"{units.seconds(telemetry.interval_s)}. Sampling took {units.percent(telemetry.cost_ratio)} of one processor. "
@@ -126,11 +126,13 @@ def describe_memory(summary: Summary) -> str:
             "allocator keeps. Reserved: the whole process."
         )
     elif counts == {"allocator"}:
-        counted = "All that the device's allocator holds. Reserved: what it keeps from the driver."
+        counted = (
+            "All memory the device's allocator has allocated. Reserved: memory it holds from the driver."
+        )
     elif summary.workload.device == "cpu":
         counted = "As the allocator reported it in a pass of its own: allocated since the pass began."
     else:
-        counted = "As the allocator reported it in a pass of its own: all the allocator holds."
+        counted = "As the allocator reported it in a separate pass: all memory the allocator has allocated."
     if any(use.predicted_bytes is not None for use in summary.memory.values()):
         counted += (
             " Predicted: weights, cache at the phase's end and, in the phase that has it, the largest operator; "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llm_perf_opt.analysis.roofline.expected_times import COMPUTE_SHARE, KERNEL_S, MEMORY_SHARE
 from llm_perf_opt.analysis.roofline.what_if import Fit
 from llm_perf_opt.core import units
-from llm_perf_opt.hardware.silicon.installation import MISSING_WORDS, describe_tables
+from llm_perf_opt.hardware.silicon.installation import MISSING_TEXT, describe_tables
 from llm_perf_opt.summary import (
     Compilations,
     Finding,
@@ -116,7 +116,7 @@ BOUNDS = {
     "memory": "limited by how fast data can be read from memory",
     "launch": "mostly waiting for instructions: the processor could do more but is not told to in time",
     "sync": "mostly waiting because the program stops to look at intermediate results",
-    "communication": "mostly busy with accelerators talking to one another",
+    "communication": "mostly busy with communication between accelerators",
     "host": "mostly waiting while the computer does other work, such as preparing the next input",
     "queue": "mostly waiting for something that the recording does not show",
     "one-off": "mostly one-time preparation, such as loading and compiling programs: the recording began too early",
@@ -154,8 +154,8 @@ FINDINGS = {
         "Have the engineers keep those decisions on the accelerator, so that it never has to wait.",
     ),
     "exposed-communication": Plain(
-        "The accelerators spend much time talking to one another, and calculate nothing meanwhile",
-        "Have the engineers let them talk while they calculate, or say less.",
+        "The accelerators spend much time communicating, and calculate nothing meanwhile",
+        "Have the engineers overlap communication with calculation, or send less.",
     ),
     "straggler": Plain(
         "One accelerator is slower than the others, and all of them wait for it",
@@ -178,7 +178,7 @@ FINDINGS = {
         "Have the engineers look for what else uses the accelerator at that time.",
     ),
     "one-off-costs": Plain(
-        "The recording holds much preparation that happens only once",
+        "The recording contains much preparation that happens only once",
         "Record again after the program has warmed up.",
     ),
     "slow-kernels": Plain(
@@ -186,11 +186,11 @@ FINDINGS = {
         "Have the engineers try another version of that calculation.",
     ),
     "dominant-kernels": Plain(
-        "The accelerator is at work all the time; one kind of calculation holds most of it",
+        "The accelerator is at work all the time; one kind of calculation takes most of it",
         "Nothing waits: only faster calculations or less work make it shorter.",
     ),
     "recompilation": Plain(
-        "The program keeps preparing its calculations anew while it works",
+        "The program repeats preparations of its calculations while it works",
         "Have the engineers keep sizes fixed, or prepare all of them before the work begins.",
     ),
     "graph-breaks": Plain(
@@ -246,7 +246,7 @@ FINDINGS = {
         "Prepare the next input while the current one is being worked on.",
     ),
     "more-work-than-needed": Plain(
-        "The program calculates more than the model asks for",
+        "The program calculates more than the model requires",
         "Use software that skips the parts of the model a word does not need.",
     ),
     "kv-cache-growth": Plain(
@@ -276,7 +276,7 @@ FINDINGS = {
 }
 """Finding id → everyday words. A finding that is not listed is shown in its own words."""
 MEASUREMENT = {
-    "noisy-timings": "The measurements varied from one repetition to the next, so small differences mean nothing.",
+    "noisy-timings": "The measurements varied from one repetition to the next, so small differences are not significant.",
     "warm-up-pollution": (
         "The first repetition was slower than the others, which makes the typical times look a little worse."
     ),
@@ -341,31 +341,31 @@ def phase_rank(phase: str) -> int:
 
 _FLOORS_TEXT = "Roofline floors: what no machine with these limits can beat. Real runs are slower."
 SAMPLES_TEXT = (
-    "Every sample by itself, as medians of its repeats. Where samples differ in size, the spread above is between "
+    "Each sample separately, as medians of its repeats. Where samples differ in size, the spread above is between "
     "sizes, not noise."
 )
 IDLE_TEXT = (
     "Time in which a device ran nothing, by what the thread that launches its next work was doing meanwhile. Names are "
-    "those of the innermost range, operator or Python function that the capture holds."
+    "those of the innermost range, operator or Python function in the capture."
 )
 
 
 def describe_budget(summary: Summary) -> str:
     """Describe a budget and its reference."""
-    words = "Every instant of the captured time counted once: the parts of a phase sum to its span."
+    text = "Every instant of the captured time counted once: the parts of a phase sum to its span."
     if len(summary.devices) > 1 or len(summary.ranks) > 1:
-        words += " Every device is split by itself; shown is their mean."
+        text += " Each device is split separately; the mean is shown."
     rebased = [
         f"{phase_name(phase)} {units.number(budget.inflation_ratio)}"
         for phase, budget in summary.budget.items()
         if budget.inflation_ratio is not None and phase != "all"
     ]
     if rebased:
-        words += (
+        text += (
             " Spans are wall-clocks without a profiler: the capture gives the time the device works, and how the rest is "
             f"split. Under the profiler the same work took longer by a factor: {', '.join(rebased)}."
         )
-    return words
+    return text
 
 
 def describe_communication(summary: Summary) -> str:
@@ -374,29 +374,29 @@ def describe_communication(summary: Summary) -> str:
     if talk is None:
         return ""
     # Without a device the ranks communicate on the host, and other users of its cores are unknown.
-    whose, alone = (
+    owner, alone = (
         ("device", "nothing else running") if summary.devices else ("rank", "the rank waiting in it")
     )
-    words = f"Communication runs for {units.seconds(talk.total_s)} per {whose}, {units.seconds(talk.exposed_s)} of it with {alone}"
-    words += f" ({units.percent(talk.share_ratio)} of the span)." if talk.share_ratio is not None else "."
+    text = f"Communication runs for {units.seconds(talk.total_s)} per {owner}, {units.seconds(talk.exposed_s)} of it with {alone}"
+    text += f" ({units.percent(talk.share_ratio)} of the span)." if talk.share_ratio is not None else "."
     if talk.wait_s is not None:
-        words += f" A rank waits in collectives for the last one to enter for {units.seconds(talk.wait_s)} on average."
+        text += f" A rank waits in collectives for the last one to enter for {units.seconds(talk.wait_s)} on average."
     if talk.straggler is not None:
-        words += f" Rank {talk.straggler} is last where {units.percent(talk.straggler_share_ratio)} of that waiting arises."
+        text += f" Rank {talk.straggler} enters last in {units.percent(talk.straggler_share_ratio)} of that waiting time."
     elif talk.wait_s:
-        words += " No single rank is the cause."
-    return words
+        text += " No single rank is the cause."
+    return text
 
 
 def describe_other_devices(summary: Summary) -> str:
     """Describe times on other devices, their source and their operating point."""
-    words = describe_times(
+    text = describe_times(
         summary.silicon,
         expects=any(row.tpot_expected_s is not None for row in summary.what_if),
         counted=summary.static is not None and summary.static.operators is not None,
         row=next((row for row in summary.what_if if row.eager_host_s is not None), None),
     )
-    return f"{words} {_describe_point(summary.what_if[0])}"
+    return f"{text} {_describe_point(summary.what_if[0])}"
 
 
 def describe_times(
@@ -406,11 +406,11 @@ def describe_times(
     if used is None:
         return _FLOORS_TEXT
     if used.version is None:
-        return f"{_FLOORS_TEXT} {capitalised(used.reason or MISSING_WORDS)}."
+        return f"{_FLOORS_TEXT} {capitalised(used.reason or MISSING_TEXT)}."
     if not counted:
-        return f"{_FLOORS_TEXT} Nothing is expected: the model's operators were not counted by shape."
+        return f"{_FLOORS_TEXT} There are no expected times: the model's operators were not counted by shape."
     if not expects:
-        return f"{_FLOORS_TEXT} Nothing is expected: no limits are known."
+        return f"{_FLOORS_TEXT} There are no expected times: no limits are known."
     return (
         f"Expected: the model's operators as they were timed on real devices ("
         f"{describe_tables(used.package, used.version, used.collected)}; {used.framework} kernels first), added up. "
@@ -425,11 +425,9 @@ def _describe_eager(row: WhatIf | None) -> str:
     """Describe the launch cost assumed in eager times."""
     if row is None or row.eager_host_s is None:
         return ""
-    words = (
-        f"Eager takes {units.seconds(row.eager_host_s)} of the host per operator ({row.eager_host_source})"
-    )
+    text = f"Eager takes {units.seconds(row.eager_host_s)} of the host per operator ({row.eager_host_source})"
     return (
-        f"{words}: a lower bound, the model's own code is not in it. " if row.eager_is_bound else f"{words}. "
+        f"{text}: a lower bound, the model's own code is not in it. " if row.eager_is_bound else f"{text}. "
     )
 
 

@@ -128,10 +128,8 @@ def stage_facts(
     ]
     gone = [name for name in stages if name not in known]
     if gone:
-        words = (
-            f"The stage {', '.join(gone)} of this run is not installed here: what it measured is not read."
-        )
-        found.append(Facts(notes=[words]))
+        text = f"The stage {', '.join(gone)} of this run is not installed here: what it measured is not read."
+        found.append(Facts(notes=[text]))
     return found
 
 

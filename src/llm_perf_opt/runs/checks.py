@@ -118,7 +118,7 @@ def _check_checkpoint(config: AppConfig) -> None:
         return
     path, hint = (
         Path(config.model.path).expanduser(),
-        "give the directory that holds config.json and the weights",
+        "give the directory that contains config.json and the weights",
     )
     if not path.exists():
         if is_hub_id(config.model.path):

@@ -66,7 +66,7 @@ class Earlier:
         status = f", status {self.manifest.status}" if self.manifest is not None else ""
         what = f"an earlier run ({model or 'model not known'}{status})"
         where = self.moved_to.name if self.moved_to is not None else "another folder"
-        text = f"This directory held {what}: its files were moved to {where}/, and none of them is in this report"
+        text = f"This directory contained {what}: its files were moved to {where}/, and none of them is in this report"
         if self.continued:
             names = ", ".join(str(path.relative_to(self.root)) for path in self.continued)
             text += f", except what it had finished of {names}, which this run continues"
@@ -125,10 +125,10 @@ def find_earlier(root: Path, stages: Sequence[str] = ()) -> Earlier | None:
             manifest = read_manifest(root)
         return Earlier(root, manifest)
     known = dict.fromkeys((*stages, layout.RANKS, *stage_types()))
-    strange = [name for name in known if _holds_anything(root / name)]
+    strange = [name for name in known if _has_content(root / name)]
     if strange:
         raise ConfigError(
-            f"{root} holds {', '.join(f'{name}/' for name in strange)}, which no run listed as its own",
+            f"{root} holds {', '.join(f'{name}/' for name in strange)}, which belongs to no listed run",
             hint=f"move these folders away, or choose {other_directory(RUN_DIRECTORY)}",
             key="artifacts.runs_dir",
             path=str(root),
@@ -141,7 +141,7 @@ def _is_plain(name: str) -> bool:
     return bool(name) and name not in (".", "..") and "/" not in name and not name.startswith(layout.EARLIER)
 
 
-def _holds_anything(folder: Path) -> bool:
+def _has_content(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
@@ -204,7 +204,7 @@ _VERB = "ingest"
 
 
 @contextlib.contextmanager
-def hold_output(out: Path) -> Iterator[None]:
+def lock_output(out: Path) -> Iterator[None]:
     """Lock ``out`` while the block writes there; files of an earlier ``ingest`` are overwritten, a run directory is rejected.
 
     A directory that is made here and stays empty, because an input cannot be read, is removed again.
@@ -227,7 +227,7 @@ def _refuse_run(out: Path) -> None:
     if not is_there(out / layout.MANIFEST) and not _is_summary_of_run(out / layout.SUMMARY):
         return
     raise ConfigError(
-        f"--out {out} holds a run, whose summary and reports would be overwritten",
+        f"--out {out} contains a run, whose summary and reports would be overwritten",
         hint="give another directory: --out DIR",
         path=str(out),
     )

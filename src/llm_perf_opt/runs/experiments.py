@@ -24,7 +24,7 @@ from llm_perf_opt.summary import Finding, Summary
 _CODE = (
     "its remedy is a change of code, which no setting makes (from Python: llm_perf_opt.try_remedy(patch=…))"
 )
-_MEASURING = "it concerns the measurement; there is no time to gain"
+_MEASURING = "it concerns the measurement, not the speed"
 UNANSWERED: dict[str, str] = {
     "exposed-communication": "experiments run in one process, and this takes several",
     "straggler": "experiments run in one process, and this takes several",
@@ -35,8 +35,8 @@ UNANSWERED: dict[str, str] = {
     "input-pipeline": "inputs are prepared before an experiment's clock starts",
     "queued-work": "the cause of the idle device is unknown",
     "one-off-costs": "these costs do not recur; capture after warm-up",
-    "slow-kernels": "no setting of ours chooses the kernel of a shape",
-    "dominant-kernels": "nothing waits, and no setting of ours makes these kernels faster",
+    "slow-kernels": "no setting chooses the kernel for a shape",
+    "dominant-kernels": "the device does not wait, and no setting makes these kernels faster",
     "recompilation": _CODE,
     "graph-breaks": _CODE,
     "noisy-timings": _MEASURING,
@@ -80,7 +80,7 @@ LOGGER = logging.getLogger("llm_perf_opt.improve")
 _STAGES = "pipeline."
 """How a run is profiled does not matter to an experiment, which only times."""
 _MOST_REASONS = 3
-_ASKED_FOR: tuple[Metric, ...] = ("total", "tokens_per_s")
+_METRICS_TRIED: tuple[Metric, ...] = ("total", "tokens_per_s")
 """What is asked for in a command: a larger batch is for throughput alone."""
 
 
@@ -91,17 +91,17 @@ def add_experiments(summary: Summary, run_dir: Path | None = None) -> None:
     remedies, unusable = load_remedies()
     left_out = {item.name: item.reason for item in unusable}
     records = read_records(summary.hardware.name, indexed_records(run_dir) if run_dir is not None else None)
-    words = _repeatable_overrides(summary.run.command)
-    not_again = _reason_not_repeatable(summary, words)
-    situation = _situation(summary, words) if words is not None and not_again is None else None
+    overrides = _repeatable_overrides(summary.run.command)
+    not_again = _reason_not_repeatable(summary, overrides)
+    situation = _situation(summary, overrides) if overrides is not None and not_again is None else None
     for finding in summary.findings:
         answering = [remedy for remedy in remedies if remedy.answers_finding(finding)]
         metric, reason = (
             (None, not_again) if not_again is not None else _metric(finding, answering, situation, left_out)
         )
         finding.no_experiment = reason
-        finding.improve_command = None if metric is None else _command(finding, words or [], metric)
-        finding.track_record = _run_settings(finding, records, metric or _ASKED_FOR[0])
+        finding.improve_command = None if metric is None else _command(finding, overrides or [], metric)
+        finding.track_record = _track_record(finding, records, metric or _METRICS_TRIED[0])
     for name, reason in left_out.items():
         summary.notes.append(f"The remedy {name} was left out: {reason}")
         LOGGER.warning("the remedy %s was left out: %s", name, reason)
@@ -114,15 +114,15 @@ def _repeatable_overrides(command: Sequence[str]) -> list[str] | None:
     return [word for word in run_overrides(command) if not key_of(word).startswith(_STAGES)]
 
 
-def _command(finding: Finding, words: Sequence[str], metric: Metric) -> str:
+def _command(finding: Finding, overrides: Sequence[str], metric: Metric) -> str:
     name = f"{finding.id}:{finding.phase}" if finding.phase else finding.id
-    asked = [] if metric == _ASKED_FOR[0] else ["--metric", metric]
-    return shlex.join(["llm-perf-opt", "improve", *words, "--only", name, *asked])
+    options = [] if metric == _METRICS_TRIED[0] else ["--metric", metric]
+    return shlex.join(["llm-perf-opt", "improve", *overrides, "--only", name, *options])
 
 
-def _reason_not_repeatable(summary: Summary, words: Sequence[str] | None) -> str | None:
+def _reason_not_repeatable(summary: Summary, overrides: Sequence[str] | None) -> str | None:
     """Return why this run cannot be the baseline of an experiment."""
-    if words is None:
+    if overrides is None:
         return "its settings are not on its command line, so it cannot be run again from here"
     if summary.workload.program is not None:
         return "experiments change settings of the built-in workload, not of your own program"
@@ -144,12 +144,14 @@ def _metric(
     if not answering:
         return None, _reason_unanswered(finding.id)
     if situation is None:
-        return _ASKED_FOR[0], None
+        return _METRICS_TRIED[0], None
     reasons = [
         _reason_not_applicable(answering, dataclasses.replace(situation, metric=metric), left_out)
-        for metric in _ASKED_FOR
+        for metric in _METRICS_TRIED
     ]
-    found = next((metric for metric, reason in zip(_ASKED_FOR, reasons, strict=True) if reason is None), None)
+    found = next(
+        (metric for metric, reason in zip(_METRICS_TRIED, reasons, strict=True) if reason is None), None
+    )
     return found, reasons[0] if found is None else None
 
 
@@ -159,21 +161,21 @@ def _reason_not_applicable(
     """Return why no remedy can be tried; ``None``: one can."""
     reasons: dict[str, str] = {}
     for remedy in answering:
-        asked = check_remedy(remedy, situation)
-        if asked.reason is None:
+        applicable = check_remedy(remedy, situation)
+        if applicable.reason is None:
             return None
-        reasons[remedy.name] = asked.reason
-        if asked.failed:
-            left_out[remedy.name] = asked.reason
-    said = "; ".join(f"{name}: {reason}" for name, reason in list(reasons.items())[:_MOST_REASONS])
+        reasons[remedy.name] = applicable.reason
+        if applicable.failed:
+            left_out[remedy.name] = applicable.reason
+    listed = "; ".join(f"{name}: {reason}" for name, reason in list(reasons.items())[:_MOST_REASONS])
     more = f"; {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-    return f"none of its remedies applies here ({said}{more})"
+    return f"none of its remedies applies here ({listed}{more})"
 
 
-def _situation(summary: Summary, words: Sequence[str]) -> Situation | None:
+def _situation(summary: Summary, overrides: Sequence[str]) -> Situation | None:
     """Return the situation of this run for remedies; ``None``: its configuration is not valid on this machine."""
     try:
-        config = typed_config(compose_raw(words), words, cwd=Path.cwd(), here=False)
+        config = typed_config(compose_raw(overrides), overrides, cwd=Path.cwd(), here=False)
     except LlmPerfError:
         return None
     device = summary.workload.device or config.resolved_device
@@ -185,10 +187,10 @@ def _situation(summary: Summary, words: Sequence[str]) -> Situation | None:
     return Situation(config=settled, metric="total", machine=machine, **situation_facts(summary))
 
 
-def _run_settings(finding: Finding, records: Sequence[Record], asked: Metric) -> str | None:
+def _track_record(finding: Finding, records: Sequence[Record], wanted: Metric) -> str | None:
     """Describe how often it helped the given metric, then others; inconclusive searches are not counted."""
-    said = []
-    for metric in (asked, *(each for each in METRICS if each != asked)):
+    parts = []
+    for metric in (wanted, *(each for each in METRICS if each != wanted)):
         grades = [
             grade.grade
             for record in records
@@ -198,7 +200,7 @@ def _run_settings(finding: Finding, records: Sequence[Record], asked: Metric) ->
             and holds_phase(metric, grade.phase)
             and grade.grade != NOT_SHOWN
         ]
-        where = "on this machine" if metric == _ASKED_FOR[0] else f"for {metric} on this machine"
-        words = describe_record(sum(grade in HELPED for grade in grades), len(grades), where=where)
-        said += [words] if words is not None else []
-    return f"this advice {', '.join(said)}" if said else None
+        where = "on this machine" if metric == _METRICS_TRIED[0] else f"for {metric} on this machine"
+        text = describe_record(sum(grade in HELPED for grade in grades), len(grades), where=where)
+        parts += [text] if text is not None else []
+    return f"this advice {', '.join(parts)}" if parts else None

@@ -25,7 +25,7 @@ from llm_perf_opt.workloads.rank_group import wait_for_all_ranks
 Watch = GpuWatch | CpuWatch
 _UNMEASURED = frozenset({"static_analysis"})
 """Stages that run nothing on the device."""
-_NOT_ASKED = "run.exclusive=false: other runs may have measured on it"
+_NOT_EXCLUSIVE = "run.exclusive=false: other runs may have measured on it"
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def _leased(
     holding: contextlib.AbstractContextManager[HeldDevice] = (
         hold_device(device, str(artifacts.root), check=raise_if_interrupted)
         if config.run.exclusive
-        else contextlib.nullcontext(HeldDevice(reason=_NOT_ASKED))
+        else contextlib.nullcontext(HeldDevice(reason=_NOT_EXCLUSIVE))
     )
     with holding as held:
         manifest.lease = lease = DeviceLease(
@@ -125,8 +125,8 @@ def _leased(
             use = watch.use() if watch is not None else Use()
             lease.ended, lease.others_ratio = timestamp(), use.others_ratio
             # A missing lease is not a problem if the device was observed to be unused by others.
-            seen_alone = use.words is None and use.others_ratio is not None
-            lease.shared = use.words or (None if seen_alone else held.reason)
+            was_alone = use.description is None and use.others_ratio is not None
+            lease.shared = use.description or (None if was_alone else held.reason)
             if lease.shared is not None:
                 manifest.notes.append(shared_note(lease))
             with contextlib.suppress(

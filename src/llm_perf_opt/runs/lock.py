@@ -98,7 +98,7 @@ def _acquire(path: Path, elsewhere: str) -> int:
             if _is_same_file(descriptor, path):
                 _take_over(descriptor)
                 return descriptor
-        except BaseException:
+        except BaseException:  # also at a signal the descriptor must be closed
             os.close(descriptor)
             raise
         os.close(descriptor)
@@ -193,7 +193,7 @@ def _take_over(descriptor: int) -> None:
 
 
 def _warn_left_behind(holder: Holder) -> None:
-    LOGGER.warning("%s was left behind by %s, which ended without a word", layout.LOCK, holder)
+    LOGGER.warning("%s was left behind by %s, which ended without cleaning up", layout.LOCK, holder)
 
 
 def _write_holder(descriptor: int) -> None:

@@ -97,7 +97,7 @@ def _is_over(folder: Path) -> bool:
 
 
 def finish_run_of_ranks(
-    run: JoinedRun, *, quiet: bool, as_json: bool, said: str = "", interrupted: bool = False
+    run: JoinedRun, *, quiet: bool, as_json: bool, last_error: str = "", interrupted: bool = False
 ) -> int:
     """Write manifest, summary and reports of all ranks; return the exit code of the run."""
     manifest = read_manifest(run.artifacts.root)
@@ -105,7 +105,7 @@ def finish_run_of_ranks(
     first_rank = 0
     leases: list[DeviceLease] = []
     for rank in range(run.ranks):
-        entry, own = _rank_record(run, rank, said)
+        entry, own = _rank_record(run, rank, last_error)
         manifest.ranks.append(entry)
         if own is None:
             continue
@@ -146,13 +146,13 @@ def finish_run_of_ranks(
     return finish_run(outcome, quiet=quiet, as_json=as_json, sinks=run.sinks)
 
 
-def _rank_record(run: JoinedRun, rank: int, said: str) -> tuple[RankRecord, Manifest | None]:
+def _rank_record(run: JoinedRun, rank: int, last_error: str) -> tuple[RankRecord, Manifest | None]:
     folder = run.folder(rank)
     directory = run.artifacts.relative(folder)
     try:
         own = read_manifest(folder)
     except InputError:
-        reason = f"it left no {layout.MANIFEST}{' (' + said + ')' if said else ''}"
+        reason = f"it left no {layout.MANIFEST}{' (' + last_error + ')' if last_error else ''}"
         return RankRecord(rank, directory, "missing", reason), None
     if own.status != "running":
         failed = [f"{name}: {entry.reason}" for name, entry in own.stages.items() if entry.status == "failed"]
@@ -269,7 +269,7 @@ def _run_and_join(
     verbosity: Verbosity,
     as_json: bool,
 ) -> int:
-    artifacts, cores, said = run.artifacts, len(os.sched_getaffinity(0)), ""
+    artifacts, cores, last_error = run.artifacts, len(os.sched_getaffinity(0)), ""
     try:
         with (
             lease,  # before the process group exists; afterwards no rank waits longer for another than its limit
@@ -285,14 +285,16 @@ def _run_and_join(
                 env=environment_of_ranks(job, artifacts.root, os.environ, cores),
                 grace_s=_GRACE_S,
             )
-            said = "" if ended.ok else _last_error(ended.stderr)
+            last_error = "" if ended.ok else _last_error(ended.stderr)
             task.advance()
     except KeyboardInterrupt:
         acknowledge_interruption()
         with defer_signals():
             finish_run_of_ranks(run, interrupted=True, quiet=True, as_json=False)
         raise
-    return finish_run_of_ranks(run, said=said, quiet=verbosity is Verbosity.quiet, as_json=as_json)
+    return finish_run_of_ranks(
+        run, last_error=last_error, quiet=verbosity is Verbosity.quiet, as_json=as_json
+    )
 
 
 def _last_error(text: str) -> str:

@@ -258,9 +258,9 @@ def _capture_and_judge(
     done = capture(request, scratch=folder / "scratch", log_dir=folder)
     facts = {"version": tool.version_text, "attempts": done.attempts, "ended": done.process.ended}
     if done.fault is not None or not done.reports:
-        words = done.fault.message if done.fault is not None else "no report was written"
+        message = done.fault.message if done.fault is not None else "no report was written"
         return [
-            broken(name, words, done.fault.fix if done.fault else None, **facts, tail=done.process.tail(8))
+            broken(name, message, done.fault.fix if done.fault else None, **facts, tail=done.process.tail(8))
         ]
     database, exported = export_sqlite(executable, done.reports[0], log_dir=folder)
     if database is None:
@@ -293,9 +293,11 @@ def ncu_checks(device: str, folder: Path) -> list[Outcome]:
         metrics = known_metrics(executable, chips[-1:])
     except ToolError as error:
         return [broken("ncu", error.message, error.hint)]
-    words = f"{tool.version_text}: {len(tool.sections)} sections, {len(metrics)} metrics of {', '.join(chips[-1:]) or 'no chip'}"
+    message = f"{tool.version_text}: {len(tool.sections)} sections, {len(metrics)} metrics of {', '.join(chips[-1:]) or 'no chip'}"
     answers = (
-        passed("ncu", words) if tool.sections and metrics else failed("ncu", words, "does ncu run by hand?")
+        passed("ncu", message)
+        if tool.sections and metrics
+        else failed("ncu", message, "does ncu run by hand?")
     )
     answers.facts = {"version": tool.version_text, "chips": sorted(tool.chips), "sets": sorted(tool.sets)}
     answers.facts["sections"] = sorted(tool.sections)
@@ -330,8 +332,8 @@ def _counters(device: str, folder: Path, executable: str, label: str) -> list[Ou
     try:
         done = run_ncu(request)
         if done.report is None:
-            words = done.fault.message if done.fault is not None else "no report was written"
-            return [broken(name, words, done.fault.fix if done.fault else None, tail=done.process.tail(8))]
+            message = done.fault.message if done.fault is not None else "no report was written"
+            return [broken(name, message, done.fault.fix if done.fault else None, tail=done.process.tail(8))]
         captured = read_ncu(done.report)
         return judge_counters(captured) if label == SUM_RANGE else [judge_outer_range(name, captured)]
     except InputError as error:
@@ -343,24 +345,24 @@ def _counters(device: str, folder: Path, executable: str, label: str) -> list[Ou
 def judge_counters(captured: NcuCapture) -> list[Outcome]:
     """Every sum was profiled, took time, and did as many additions as it has elements."""
     launches = captured.launches
-    words = f"{len(launches)} of {EXPECTED_SUM_KERNELS} sums profiled"
+    message = f"{len(launches)} of {EXPECTED_SUM_KERNELS} sums profiled"
     count = passed if len(launches) == EXPECTED_SUM_KERNELS else failed
-    outcomes = [count("ncu kernels", words)]
+    outcomes = [count("ncu kernels", message)]
     timed = [value for launch in launches if (value := _value(launch, _TIME)) is not None]
     additions = {sum(_value(launch, metric) or 0.0 for metric in _ADDITIONS) for launch in launches}
-    words = f"{sorted(additions)} additions a launch, {EXPECTED_ADDITIONS} expected; {len(timed)} launches with a time"
+    message = f"{sorted(additions)} additions a launch, {EXPECTED_ADDITIONS} expected; {len(timed)} launches with a time"
     right = (
         additions == {EXPECTED_ADDITIONS} and len(timed) == len(launches) and all(one > 0 for one in timed)
     )
-    judged = passed("counters", words) if right else failed("counters", words, "send the bundle")
+    judged = passed("counters", message) if right else failed("counters", message, "send the bundle")
     return [*outcomes, judged]
 
 
 def judge_outer_range(name: str, captured: NcuCapture) -> Outcome:
     """A filter on the range around the others must find the kernels inside those."""
     found, least = len(captured.launches), EXPECTED_SUM_KERNELS + LEAST_PRODUCT_KERNELS
-    words = f"{found} kernels below the outer range profiled, at least {least} expected"
-    return passed(name, words) if found >= least else failed(name, words, "send the bundle")
+    message = f"{found} kernels below the outer range profiled, at least {least} expected"
+    return passed(name, message) if found >= least else failed(name, message, "send the bundle")
 
 
 def _value(launch: NcuLaunch, metric: str) -> float | None:

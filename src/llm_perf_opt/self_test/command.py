@@ -54,13 +54,13 @@ CLAIMS = {
 """Check → what of a report rests on it."""
 
 
-def run_self_test(device: str, *, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+def run_self_test(device: str, *, report: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Run all checks on a device; return the document that ``--json`` prints."""
     began, started = time.monotonic(), timestamp()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-self-test-") as scratch:
         for title, group in _groups(device, Path(scratch)):
-            say(title)
+            report(title)
             try:
                 outcomes += group()
             except LlmPerfError as error:
@@ -111,7 +111,7 @@ def render(result: Mapping[str, Any]) -> str:
         if check["fix"] and check["status"] != "passed":
             lines.append(f"{'':<18} fix: {check['fix']}")
         if check["claim"] and check["status"] != "passed":
-            lines.append(f"{'':<18} what rests on it: {check['claim']}")
+            lines.append(f"{'':<18} depends on it: {check['claim']}")
     lines += [
         "",
         f"{result['passed']} passed, {result['failed']} failed, {result['not_possible']} not possible here",

@@ -47,19 +47,19 @@ class Outcome:
     """False: it ended before there was anything to compare."""
 
 
-def passed(name: str, said: str, /, **facts: Any) -> Outcome:
+def passed(name: str, message: str, /, **facts: Any) -> Outcome:
     """Return a check that found what it expected."""
-    return Outcome(name, "passed", said, facts=facts)
+    return Outcome(name, "passed", message, facts=facts)
 
 
-def failed(name: str, said: str, fix: str | None = None, /, **facts: Any) -> Outcome:
+def failed(name: str, message: str, fix: str | None = None, /, **facts: Any) -> Outcome:
     """Return a check that found something else."""
-    return Outcome(name, "failed", said, fix, facts)
+    return Outcome(name, "failed", message, fix, facts)
 
 
-def broken(name: str, said: str, fix: str | None = None, /, **facts: Any) -> Outcome:
+def broken(name: str, message: str, fix: str | None = None, /, **facts: Any) -> Outcome:
     """Return a check that failed before there was anything to compare: it refutes nothing."""
-    return Outcome(name, "failed", said, fix, facts, compared=False)
+    return Outcome(name, "failed", message, fix, facts, compared=False)
 
 
 def not_possible(name: str, why: str, fix: str | None = None, /, **facts: Any) -> Outcome:
@@ -115,16 +115,16 @@ def judge_clock(facts: Facts) -> list[Outcome]:
     )
     raw = [trial["raw_s"] / trial["host_s"] for trial in trials if trial.get("raw_s") and trial.get("host_s")]
     drift = statistics.median(raw) - 1 if raw else None
-    words = f"smallest step {step} ns, backward steps {backward}"
-    words += f", {abs(drift):.2%} from the kernel's raw clock" if drift is not None else ""
+    message = f"smallest step {step} ns, backward steps {backward}"
+    message += f", {abs(drift):.2%} from the kernel's raw clock" if drift is not None else ""
     sound = backward == 0 and step is not None and step <= _COARSEST_STEP_NS
     sound = sound and (drift is None or abs(drift) <= _CLOCK_TOLERANCE_RATIO)
     host = (
-        passed("host clock", words, **facts)
+        passed("host clock", message, **facts)
         if sound
         else failed(
             "host clock",
-            words,
+            message,
             "a virtual machine without a steady clock source: times cannot be trusted",
             **facts,
         )
@@ -142,30 +142,34 @@ def _judge_events(trials: list[Facts]) -> Outcome:
     if not ratios:
         return not_possible(name, "the device has no events: it is the CPU, or torch records none")
     middle = statistics.median(ratios)
-    words = f"the same work by events and by the host's clock: {middle:.3f} (median of {len(ratios)})"
+    message = f"the same work by events and by the host's clock: {middle:.3f} (median of {len(ratios)})"
     if abs(middle - 1) <= _CLOCK_TOLERANCE_RATIO:
-        return passed(name, words, ratios=ratios)
+        return passed(name, message, ratios=ratios)
     return failed(
-        name, words, "send the bundle: times of this device by events are not the host's", ratios=ratios
+        name, message, "send the bundle: times of this device by events are not the host's", ratios=ratios
     )
 
 
 def judge_operators(facts: Facts) -> list[Outcome]:
     """Operators and FLOPs that the torch profiler counted."""
     found = dict(facts.get("operators") or {})
-    words = ", ".join(f"{name} {found.get(name, 0)} of {count}" for name, count in EXPECTED_OPERATORS.items())
+    message = ", ".join(
+        f"{name} {found.get(name, 0)} of {count}" for name, count in EXPECTED_OPERATORS.items()
+    )
     right = found == EXPECTED_OPERATORS
     counts = (
-        passed("profiler operators", words) if right else failed("profiler operators", words, _SEND, **facts)
+        passed("profiler operators", message)
+        if right
+        else failed("profiler operators", message, _SEND, **facts)
     )
     flops, expected = facts.get("product_flops"), EXPECTED_PRODUCT_FLOPS
     if flops is None:
         return [counts, not_possible("profiler FLOPs", "this torch counts no FLOPs of matrix products")]
-    words = f"{units.flops(flops)} of {units.flops(expected)}"
+    message = f"{units.flops(flops)} of {units.flops(expected)}"
     flop_check = (
-        passed("profiler FLOPs", words)
+        passed("profiler FLOPs", message)
         if flops == expected
-        else failed("profiler FLOPs", words, _SEND, **facts)
+        else failed("profiler FLOPs", message, _SEND, **facts)
     )
     return [counts, flop_check]
 
@@ -177,9 +181,9 @@ def judge_timeline(name: str, timeline: Timeline, *, kernels: str | None = None)
     """Ranges, and the kernels inside them, as our own reader sees a capture; ``kernels``: why there can be none."""
     ranges = Counter(timeline.names[index] for index in timeline.ranges.name.tolist())
     found = {label: ranges.get(label, 0) for label in EXPECTED_RANGES}
-    words = ", ".join(f"{label} {found[label]} of {count}" for label, count in EXPECTED_RANGES.items())
+    message = ", ".join(f"{label} {found[label]} of {count}" for label, count in EXPECTED_RANGES.items())
     right = found == EXPECTED_RANGES
-    outcome = passed(f"{name} ranges", words) if right else failed(f"{name} ranges", words, _SEND)
+    outcome = passed(f"{name} ranges", message) if right else failed(f"{name} ranges", message, _SEND)
     outcome.facts = {"ranges": found, "warnings": list(timeline.warnings)}
     there = not_possible(f"{name} kernels", kernels) if kernels else _judge_kernels(name, timeline)
     return [outcome, there]
@@ -194,11 +198,11 @@ def _judge_kernels(name: str, timeline: Timeline) -> Outcome:
     sums, products = inside.get(SUM_RANGE, 0), inside.get(PRODUCT_RANGE, 0)
     facts = {"sums": sums, "products": products, "all": len(rows), "with_launch": launched}
     if not launched and len(rows) >= EXPECTED_SUM_KERNELS + LEAST_PRODUCT_KERNELS:
-        words = f"{len(rows)} kernels are there, and the capture does not say which call launched them"
-        return not_possible(label, words, **facts)
-    words = f"{sums} kernels of {EXPECTED_SUM_KERNELS} sums, {products} of {LEAST_PRODUCT_KERNELS} products (at least)"
+        message = f"{len(rows)} kernels are there, and the capture does not record which call launched them"
+        return not_possible(label, message, **facts)
+    message = f"{sums} kernels of {EXPECTED_SUM_KERNELS} sums, {products} of {LEAST_PRODUCT_KERNELS} products (at least)"
     right = sums == EXPECTED_SUM_KERNELS and products >= LEAST_PRODUCT_KERNELS
-    return passed(label, words, **facts) if right else failed(label, words, _SEND, **facts)
+    return passed(label, message, **facts) if right else failed(label, message, _SEND, **facts)
 
 
 def judge_graph_kernels(name: str, timeline: Timeline) -> Outcome:
@@ -207,9 +211,9 @@ def judge_graph_kernels(name: str, timeline: Timeline) -> Outcome:
     rows = ops.range[ops.kind == OpKind.KERNEL].tolist()
     inside = sum(row >= 0 and timeline.names[timeline.ranges.name[row]] == ROUND_RANGE for row in rows)
     least = EXPECTED_SUM_KERNELS + LEAST_PRODUCT_KERNELS
-    words = f"{inside} kernels of replayed graphs, at least {least} expected"
+    message = f"{inside} kernels of replayed graphs, at least {least} expected"
     facts = {"inside": inside, "all": len(rows)}
-    return passed(name, words, **facts) if inside >= least else failed(name, words, _SEND, **facts)
+    return passed(name, message, **facts) if inside >= least else failed(name, message, _SEND, **facts)
 
 
 def judge_engine(name: str, facts: Facts, eager: list[int] | None) -> Outcome:
@@ -220,34 +224,34 @@ def judge_engine(name: str, facts: Facts, eager: list[int] | None) -> Outcome:
     if not timed:
         return failed(name, "a phase has no time", _SEND, **facts)
     decode_s = statistics.median(facts["decode_s"])
-    words = (
+    message = (
         f"prefill {units.seconds(statistics.median(facts['prefill_s']))}, decode {units.seconds(decode_s)}, "
         f"{len(facts['tokens'])} tokens"
     )
     if facts["verified"] is None:
-        return not_possible(name, f"{words}; they could not be compared with generate()", **facts)
+        return not_possible(name, f"{message}; they could not be compared with generate()", **facts)
     if facts["verified"]:
-        return passed(name, f"{words}, the first match generate()", **facts)
-    return failed(name, f"{words}, which differ from generate()", _SEND, **facts)
+        return passed(name, f"{message}, the first match generate()", **facts)
+    return failed(name, f"{message}, which differ from generate()", _SEND, **facts)
 
 
 def judge_release(name: str, release: Facts | None) -> Outcome:
     """What an engine leaves on the device must be below the limit that stages check."""
     if release is None:
-        return not_possible(name, "this device has no allocator to ask")
+        return not_possible(name, "this device has no allocator to query")
     problem = release["problem"]
-    words = "the device's memory is released within the limit" if problem is None else str(problem)
-    return failed(name, words, _SEND, **release) if problem else passed(name, words, **release)
+    message = "the device's memory is released within the limit" if problem is None else str(problem)
+    return failed(name, message, _SEND, **release) if problem else passed(name, message, **release)
 
 
 def judge_collective(ranks: Sequence[Facts]) -> Outcome:
     """Every rank must hold the sum of all ranks, in every element."""
     sums = [(one["low"], one["high"]) for one in ranks]
     backend = ranks[0]["backend"]
-    words = f"{len(ranks)} of {RANKS} ranks by {backend}: {sums}, {EXPECTED_REDUCED} expected"
+    message = f"{len(ranks)} of {RANKS} ranks by {backend}: {sums}, {EXPECTED_REDUCED} expected"
     right = len(ranks) == RANKS and set(sums) == {(EXPECTED_REDUCED, EXPECTED_REDUCED)}
     facts = {"backend": backend, "version": ranks[0].get("nccl")}
-    return passed("collective", words, **facts) if right else failed("collective", words, _SEND, **facts)
+    return passed("collective", message, **facts) if right else failed("collective", message, _SEND, **facts)
 
 
 def judge_memory(facts: Facts) -> Outcome:
@@ -256,19 +260,22 @@ def judge_memory(facts: Facts) -> Outcome:
     block = float(facts["block_bytes"])
     if before is None or held is None or after is None:
         return not_possible("memory released", "this device does not report its memory in use", **facts)
-    words = (
+    message = (
         f"{units.size(block)} taken: {units.size(held - before)} more in use, {units.size(max(0.0, after - before))} "
         "after giving it back"
     )
     if held - before < block * (1 - _RELEASED_RATIO):
         return failed(
-            "memory released", words, "the memory a device reports does not follow what is allocated", **facts
+            "memory released",
+            message,
+            "the memory a device reports does not follow what is allocated",
+            **facts,
         )
     if after - before > block * _RELEASED_RATIO:
         return failed(
-            "memory released", words, "a second program may find no room: run stages one at a time", **facts
+            "memory released", message, "a second program may find no room: run stages one at a time", **facts
         )
-    return passed("memory released", words, **facts)
+    return passed("memory released", message, **facts)
 
 
 def judge_telemetry(facts: Facts) -> Outcome:
@@ -279,19 +286,19 @@ def judge_telemetry(facts: Facts) -> Outcome:
     first, second = facts["first"], facts["second"]
     reported = sorted(key for key, value in second.items() if value is not None)
     absent = dict(facts.get("absent") or {})
-    words = f"{facts['reader']} tells {', '.join(reported) or 'nothing'}"
+    message = f"{facts['reader']} tells {', '.join(reported) or 'nothing'}"
     if not reported:
-        return not_possible(name, words, absent=absent)
+        return not_possible(name, message, absent=absent)
     energy = [one.get("energy_j") for one in (first, second)]
     if None not in energy and energy[1] <= energy[0]:
         return failed(
             name,
-            f"{words}; energy does not grow while the device works",
+            f"{message}; energy does not grow while the device works",
             _SEND,
             absent=absent,
             energy_j=energy,
         )
-    return passed(name, words, absent=absent, reading=dict(second))
+    return passed(name, message, absent=absent, reading=dict(second))
 
 
 def judge_probe(hardware: Hardware) -> Outcome:
@@ -323,18 +330,18 @@ def judge_probe(hardware: Hardware) -> Outcome:
             f"no data sheet of {hardware.name or 'this device'} is in the catalogue; measured: {reached}",
             **facts,
         )
-    words = ", ".join(f"{item} {ratio:.0%} of the data sheet" for item, ratio in measured.items())
+    message = ", ".join(f"{item} {ratio:.0%} of the data sheet" for item, ratio in measured.items())
     too_high = [item for item, ratio in measured.items() if ratio > _MOST_OF_SHEET_RATIO]
     too_low = [item for item, ratio in measured.items() if ratio < _LEAST_OF_SHEET_RATIO]
     if too_high:
         return failed(
             name,
-            f"{words}: above it",
+            f"{message}: above it",
             "send the bundle: the catalogue or the measurement is wrong",
             ratios=measured,
             **facts,
         )
     if too_low:
         fix = "look for another program on the device, a power limit, throttling or another variant of it"
-        return failed(name, f"{words}: far below it in {', '.join(too_low)}", fix, ratios=measured, **facts)
-    return passed(name, words, ratios=measured, **facts)
+        return failed(name, f"{message}: far below it in {', '.join(too_low)}", fix, ratios=measured, **facts)
+    return passed(name, message, ratios=measured, **facts)

@@ -90,7 +90,7 @@ def replay(torch: Any, accelerator: Accelerator, operands: list[Any]) -> None:
             accelerator.synchronize()
 
 
-def run_engine_modes(device: str, modes: list[str]) -> Iterator[dict[str, Any]]:
+def _run_engine_modes(device: str, modes: list[str]) -> Iterator[dict[str, Any]]:
     """Measure ``llama_tiny`` in each mode: its tokens, whether they are those of ``generate()``, and the phases' times."""
     from llm_perf_opt.config.compose import compose_config
     from llm_perf_opt.core.console.progress import SilentProgress
@@ -119,7 +119,7 @@ def run_engine_modes(device: str, modes: list[str]) -> Iterator[dict[str, Any]]:
         }
 
 
-def add_ranks(torch: Any, device: str) -> dict[str, Any]:
+def _add_ranks(torch: Any, device: str) -> dict[str, Any]:
     """Be one rank of an all-reduce; torchrun tells which."""
     rank = int(os.environ["LOCAL_RANK"])
     if device.startswith("cuda"):
@@ -287,11 +287,11 @@ def main(argv: list[str]) -> int:
 
     mode, device, *rest = argv
     if mode == "engine":
-        for part in run_engine_modes(device, rest):
+        for part in _run_engine_modes(device, rest):
             print(json.dumps(part), flush=True)
         return 0
     if mode == "collective":
-        print(json.dumps(add_ranks(torch, device)), flush=True)
+        print(json.dumps(_add_ranks(torch, device)), flush=True)
         return 0
     accelerator = open_accelerator(device)
     accelerator.use()

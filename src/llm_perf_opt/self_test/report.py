@@ -213,17 +213,17 @@ def _verdict(claim: Claim, kind: str, found: Mapping[str, Mapping[str, Any]]) ->
     there = [found[name] for name in claim.checks if name in found]
     for check in there:
         if check["status"] == "failed" and check.get("compared", True) is True:
-            return "refuted", _said(check)
+            return "refuted", _format_check(check)
     for check in there:
         if check["status"] != "passed":
-            return "not touched", _said(check)
+            return "not touched", _format_check(check)
     missing = [name for name in claim.checks if name not in found]
     if missing:
         return "not touched", f"the bundle has no check '{missing[0]}'"
-    return "confirmed", "; ".join(_said(check) for check in there)
+    return "confirmed", "; ".join(_format_check(check) for check in there)
 
 
-def _said(check: Mapping[str, Any]) -> str:
+def _format_check(check: Mapping[str, Any]) -> str:
     return f"{one_line(check['name'])}: {one_line(check['said'])[:300]}"
 
 
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _failed_checks(result: Mapping[str, Any]) -> list[str]:
-    return [_said(check) for check in result["checks"] if check["status"] == "failed"]
+    return [_format_check(check) for check in result["checks"] if check["status"] == "failed"]
 
 
 def render(result: Mapping[str, Any], machine: Mapping[str, Any], judged: Sequence[Judged]) -> str:

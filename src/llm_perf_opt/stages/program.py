@@ -130,5 +130,5 @@ def _describe_failure(config: AppConfig, runs: list[ProcessResult]) -> str:
         "timeout": f"took longer than {key}={limit:g}",
         "signal": f"was ended by signal {-(last.returncode or 0)}",
     }.get(last.ended, f"ended with exit code {last.returncode}")
-    said = last.tail(_LAST_LINES)
-    return f"{program_name(config)} {how} (run {len(runs)} without a tool){f': {said}' if said else ''}"
+    output = last.tail(_LAST_LINES)
+    return f"{program_name(config)} {how} (run {len(runs)} without a tool){f': {output}' if output else ''}"

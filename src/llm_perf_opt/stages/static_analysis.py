@@ -82,7 +82,7 @@ class StaticAnalysisStage(Stage):
         """Count, check, write."""
         config = context.stage_config(NAME, StaticAnalysisConfig)
         with context.progress.task("static analysis") as task:
-            counter = make_counter(context.config, config)
+            counter = _make_counter(context.config, config)
             document = analyse(context.config, config, counter)
             task.advance()
         files = [_write(context, config, document)]
@@ -164,7 +164,7 @@ def _write_at_run_shapes(
     return [save_document(context.artifacts.out_dir(NAME) / layout.STATIC_AT_RUN_SHAPES, document)]
 
 
-def make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounter:
+def _make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounter:
     """Build the model of a configuration without weights, ready to be counted at any shapes."""
     from llm_perf_opt.workloads.counting.static_run import SPLITS, StaticCounter
     from llm_perf_opt.workloads.models.model_types import reason_not_quantised
@@ -197,12 +197,12 @@ def analyse(
 ) -> StaticDocument:
     """Return the static document of a configuration: the stage without files, for use from Python.
 
-    ``counter`` is an existing result of :func:`make_counter` for the same configuration.
+    ``counter`` is an existing result of :func:`_make_counter` for the same configuration.
     """
     from llm_perf_opt.analysis.static.mean import mean_document
     from llm_perf_opt.workloads.counting.shapes import check_context, configured_shapes, steps_within
 
-    counter = counter or make_counter(config, stage)
+    counter = counter or _make_counter(config, stage)
     adapter = counter.adapter
     steps = stage.decode_tokens or max(1, config.infer.max_new_tokens - 1)
     if stage.use_synthetic_inputs:

@@ -30,7 +30,7 @@ from llm_perf_opt.process.environment import allowed_environment
 WORKLOAD_MODULE = "llm_perf_opt.runs.workload"
 CAPTURED_ENVIRONMENT = (
     "# The program got an allow-listed environment, because a capture stores it. A shell hands on all it has:\n"
-    "# use env -i NAME=value … where something there is nobody's business."
+    "# use env -i NAME=value … to leave secrets out."
 )
 _PRESETS_OFF = ("~model/deepseek_ocr/arch@model", "~model/deepseek_ocr/infer@infer")
 """Default presets would add their own keys to ``model.arch``: all values are given one by one instead."""
@@ -173,17 +173,17 @@ def replay_lines(
     What looks like a secret is masked; a comment notes that it must be restored.
     """
     arguments, variables = mask_arguments(argv), mask_tree(dict(env or {}))
-    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    text = _wrap_command([*words, *_with_values([shlex.quote(word) for word in arguments])])
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    text = _wrap_command([*assignments, *_with_values([shlex.quote(word) for word in arguments])])
     if arguments != [str(word) for word in argv] or variables != dict(env or {}):
         text += f"\n# {MASK} replaces a possible secret: restore it before running this again"
     return f"cd {shlex.quote(str(cwd))} &&\n{text}" if cwd else text
 
 
-def _with_values(words: Sequence[str]) -> list[str]:
+def _with_values(arguments: Sequence[str]) -> list[str]:
     """Join each option with the value that follows it, to keep both on one line."""
     joined: list[str] = []
-    for word in words:
+    for word in arguments:
         last = joined[-1] if joined else ""
         is_option = last.startswith("-") and "=" not in last and " " not in last and last != "--"
         if is_option and not word.startswith("-"):
@@ -193,10 +193,10 @@ def _with_values(words: Sequence[str]) -> list[str]:
     return joined
 
 
-def _wrap_command(words: Sequence[str]) -> str:
+def _wrap_command(arguments: Sequence[str]) -> str:
     """Break a command between words into continued lines; a word with a line break is not split."""
     lines = [""]
-    for word in words:
+    for word in arguments:
         if lines[-1] and len(lines[-1]) + 1 + len(word) > _COMMAND_COLUMNS:
             lines.append(word)
         else:

@@ -257,13 +257,13 @@ class RankUse:
     """Waiting of the other ranks (mean over them) in collectives that it entered last."""
     source: str | None = None
     weight_bytes: Bytes | None = None
-    """On paper: weights it holds."""
+    """Static analysis: weights it holds."""
     kv_bytes_per_token: Bytes | None = None
-    """On paper: its part of the cache, for one position of one sequence."""
+    """Static analysis: its part of the cache, for one position of one sequence."""
     link_bytes: dict[str, Bytes] = field(default_factory=dict)
-    """On paper: phase → what its links carry in one pass (decode: one step), in one direction at least."""
+    """Static analysis: phase → what its links carry in one pass (decode: one step), in one direction at least."""
     floor_s: dict[str, SummedSeconds] = field(default_factory=dict)
-    """On paper: phase → the least time of one pass on its device: weights and cache it reads, its part of the work, and what its
+    """Static analysis: phase → the least time of one pass on its device: weights and cache it reads, its part of the work, and what its
     links carry where their bandwidth is known."""
 
 

@@ -168,7 +168,7 @@ class Kernel:
     """The shapes it ran, most time first; empty where the capture recorded none."""
 
     @property
-    def counters_stand_for_run(self) -> bool:
+    def counters_are_representative(self) -> bool:
         """Whether the counters may be used to judge the run; what is not known to be wrong may."""
         return self.profiled is None or self.profiled.representative is not False
 

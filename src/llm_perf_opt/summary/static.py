@@ -110,12 +110,12 @@ class OperatorShapes:
     """Phase → FLOPs of convolutions and other products whose shape no table has."""
 
 
-# A model over several ranks, on paper: what each holds, and what they say to one another.
+# A model over several ranks, by static analysis: what each stores and what they exchange.
 
 
 @dataclass(slots=True)
 class Exchange:
-    """Collectives of one kind in one pass of a phase, on paper."""
+    """Collectives of one kind in one pass of a phase, by static analysis."""
 
     phase: str
     name: Literal["all_reduce", "all_gather", "all_to_all"]
@@ -145,7 +145,7 @@ class RankShare:
 
 @dataclass(slots=True)
 class Split:
-    """The model over several ranks by the plan of its architecture, on paper."""
+    """The model over several ranks by the plan of its architecture, by static analysis."""
 
     kind: Literal["tensor", "tensor+expert"]
     """``tensor``: every layer is cut. ``tensor+expert``: the experts stay whole and are shared out, the rest is cut."""

@@ -58,7 +58,7 @@ def collect(directory: Path) -> Collected:
         _found_jobs(found, watch)
     if found.plan is None and not found.jobs:
         raise InputError(
-            f"{directory} holds no sweep: no {layout.SWEEP_PLAN}, and no job's {layout.MANIFEST} that can be read",
+            f"{directory} contains no sweep: no {layout.SWEEP_PLAN}, and no job's {layout.MANIFEST} that can be read",
             hint="give the directory of a --multirun (hydra.sweep.dir)",
             path=str(directory),
         )
@@ -137,7 +137,7 @@ def _job(found: Collected, planned: PlannedJob, watch: Watch) -> SweepJob:
         return job
     if manifest.sweep is not None and found.plan is not None and manifest.sweep.id != found.plan.id:
         found.leave_out(planned.directory, "a job of another sweep")
-        job.reason = "its directory holds a job of another sweep"
+        job.reason = "its directory contains a job of another sweep"
         return job
     found.versions.add(manifest.version)
     _fill(job, manifest, folder, watch)
@@ -185,9 +185,9 @@ def _reason(manifest: Manifest) -> str | None:
 
 def _add_details(found: Collected, watch: Watch) -> None:
     for host, ahead in sorted(watch.skewed.items()):
-        words = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the file system's"
+        text = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the file system's"
         found.notes.append(
-            f"The clock of {host} is {words}: times of its jobs are its own, and whether they live was determined by the "
+            f"The clock of {host} is {text}: times of its jobs are its own, and whether they live was determined by the "
             "file system's clock."
         )
     versions = {version for version in found.versions if version is not None}

@@ -256,8 +256,8 @@ def adopt_plan(command: SweepCommand, directory: Path) -> None:
 
 
 def _resume_command(command: SweepCommand, directory: Path) -> list[str]:
-    words = ["llm-perf-opt", "run", f"--resume={directory}"]
-    return [*words, *command.switches, *mask_arguments(command.overrides)]
+    arguments = ["llm-perf-opt", "run", f"--resume={directory}"]
+    return [*arguments, *command.switches, *mask_arguments(command.overrides)]
 
 
 def _refuse_stored_presets(command: SweepCommand, plan: SweepPlan, directory: Path) -> None:

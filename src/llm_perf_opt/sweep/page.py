@@ -425,7 +425,7 @@ def heading(sweep: Sweep) -> str:
 
 def sentence(sweep: Sweep) -> str:
     """Describe the outcome and the best job."""
-    said = f"{_describe_counts(sweep)}."
+    line = f"{_describe_counts(sweep)}."
     if sweep.best:
         best = next((each for each in sweep.best if each.metric == "tokens_per_s"), sweep.best[0])
         job = _jobs_by_number(sweep)[best.job]
@@ -433,15 +433,15 @@ def sentence(sweep: Sweep) -> str:
         others = "one other job" if len(best.tied) == 1 else f"{len(best.tied)} other jobs"
         tied = f", tied with {others}" if best.tied else ""
         title = METRICS[best.metric].title
-        said += f" Best by {title[0].lower()}{title[1:]}: {job_name(sweep, job)} ({value}{tied})."
-    return said
+        line += f" Best by {title[0].lower()}{title[1:]}: {job_name(sweep, job)} ({value}{tied})."
+    return line
 
 
 def facts(sweep: Sweep) -> list[tuple[str, str]]:
     """Return the facts of the sweep by label."""
     keys = "; ".join(f"{key} ({len(swept.values)} values)" for key, swept in sweep.keys.items())
     pairs = [
-        ("Swept", keys or "nothing: all jobs have the same settings"),
+        ("Swept", keys or "none: all jobs have the same settings"),
         ("Launcher", sweep.launcher),
         ("Began", sweep.started),
         ("Directory", sweep.directory),

@@ -82,7 +82,7 @@ def read_plan(directory: Path) -> SweepPlan | None:
 
 
 LOGGER = logging.getLogger("llm_perf_opt.sweep")
-_SAID_EVERY = 100
+_PROGRESS_EVERY = 100
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ def check_sweep(
         if each is not None:
             prepared.run_dir = Path(name)
             each(prepared)
-        if (number + 1) % _SAID_EVERY == 0:
+        if (number + 1) % _PROGRESS_EVERY == 0:
             LOGGER.info("%d jobs are checked", number + 1)
     keys = explicit_keys(overrides)
     directory = compose.sweep_directory(first.raw)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llm_perf_opt.core import units
-from llm_perf_opt.hardware.silicon.installation import MISSING_WORDS
+from llm_perf_opt.hardware.silicon.installation import MISSING_TEXT
 from llm_perf_opt.reporting.charts.axes import Kind
 from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
 from llm_perf_opt.reporting.console import write_console
@@ -87,7 +87,7 @@ def what_if_console(answer: Answer, width: int = CONSOLE_WIDTH) -> str:
         if len(answer.rows) > len(shown):
             blocks.append(Text(f"{len(answer.rows) - len(shown)} more rows: --csv, --json or --out DIR."))
     if answer.used.version is None:
-        blocks.append(Note(sentence(answer.used.reason or MISSING_WORDS)))
+        blocks.append(Note(sentence(answer.used.reason or MISSING_TEXT)))
     blocks += [Note(problem) for problem in answer.used.problems]
     return "\n".join(write_console(blocks, width))
 
@@ -163,12 +163,12 @@ def _describe_target(answer: Answer) -> str:
             f"{_name(first.largest)}, batch {sizes} ({first.certainty}), "
             f"{units.count(first.largest.tokens_per_s_expected)} tokens/s at batch {first.largest.batch_size}."
         )
-    said = f"None of {len(answer.rows)} rows on {devices} devices is expected to meet {target.describe()}"
+    line = f"None of {len(answer.rows)} rows on {devices} devices is expected to meet {target.describe()}"
     best = nearest(answer.rows, target)
     if best is None:
-        return f"{said}: no times are expected of these devices."
+        return f"{line}: no times are expected of these devices."
     return (
-        f"{said}; the nearest is {_name(best)} at batch {best.batch_size}: {units.seconds(best.ttft_expected_s)} to the first "
+        f"{line}; the nearest is {_name(best)} at batch {best.batch_size}: {units.seconds(best.ttft_expected_s)} to the first "
         f"token and {units.seconds(best.tpot_expected_s)} per output token."
     )
 

@@ -160,22 +160,24 @@ def read_run(run: Path) -> ServingRecords | None:
 def recorded_limits(run: Path, query: ServingQuery) -> Limits:
     """Return the engine's limits: as given, as the server was started with, otherwise vLLM's usual ones."""
     path = (run if run.is_dir() else run.parent) / "serve" / SERVER
-    words: list[str] = []
+    arguments: list[str] = []
     if path.is_file():
         try:
             document: Any = json.loads(read_document(path))
         except (OSError, ValueError, RecursionError):
             document = {}
         command = document.get("command") if isinstance(document, dict) else None
-        words = [str(word) for word in command] if isinstance(command, list) else str(command or "").split()
-    tokens, sequences = (_option(words, name, usual) for name, usual in _DEFAULT_LIMITS.items())
+        arguments = (
+            [str(word) for word in command] if isinstance(command, list) else str(command or "").split()
+        )
+    tokens, sequences = (_option(arguments, name, usual) for name, usual in _DEFAULT_LIMITS.items())
     return Limits(query.most_tokens or tokens, query.most_sequences or sequences)
 
 
-def _option(words: list[str], name: str, usual: int) -> int:
-    for place, word in enumerate(words):
+def _option(arguments: list[str], name: str, usual: int) -> int:
+    for place, word in enumerate(arguments):
         key, _, value = word.lstrip("-").partition("=")
-        text = value or (words[place + 1] if place + 1 < len(words) else "")
+        text = value or (arguments[place + 1] if place + 1 < len(arguments) else "")
         if key.replace("_", "-") == name and text.isdigit() and int(text) > 0:
             return int(text)
     return usual

@@ -365,7 +365,9 @@ def fill_row(row: ServingRow, load: Load, limits: Limits, times: _TimesOf, query
     preempted = sum(one.preemptions for one in found["expected"])
     row.preemptions_per_request = preempted / completed if completed else None
     if row.fits is False:
-        row.notes.append("the KV cache does not hold all requests at full length: some wait or are preempted")
+        row.notes.append(
+            "the requests do not all fit in the KV cache at full length: some wait or are preempted"
+        )
     if query.slo and (row.is_sustained is not False):
         _fill_goodput(row, found, query.slo)
 

@@ -53,8 +53,8 @@ def serving_table(rows: Sequence[ServingRow]) -> Table:
         "goodput/s#",
         Column("cost per M tokens", True, "output tokens, in the unit of --price"),
         Column("J/token at most", True, "devices at their power limit"),
-        Column("fits", help="whether the KV cache holds every request at full length"),
-        Column("largest concurrency", True, "requests of full length that the KV cache holds"),
+        Column("fits", help="whether every request fits in the KV cache at full length"),
+        Column("largest concurrency", True, "requests of full length that fit in the KV cache"),
     )
     return Table(header, body).without_empty_columns()
 

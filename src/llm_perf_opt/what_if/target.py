@@ -139,14 +139,14 @@ def needed_rates(static: Static, rows: Sequence[WhatIf], target: Target) -> list
         point = Point(row.dtype, row.batch_size, row.context_tokens, row.prompt_tokens or row.context_tokens)
         if point in found:
             continue
-        asked = demand(static, point)
+        demanded = demand(static, point)
         flops, moved = [], []
-        if target.ttft_s is not None and asked.first_token is not None:
-            flops.append(sum(work for work, _ in asked.first_token) / target.ttft_s)
-            moved.append(sum(size for _, size in asked.first_token) / target.ttft_s)
-        if target.tpot_s is not None and asked.step is not None:
-            flops.append(asked.step[0] / target.tpot_s)
-            moved.append(asked.step[1] / target.tpot_s)
+        if target.ttft_s is not None and demanded.first_token is not None:
+            flops.append(sum(work for work, _ in demanded.first_token) / target.ttft_s)
+            moved.append(sum(size for _, size in demanded.first_token) / target.ttft_s)
+        if target.tpot_s is not None and demanded.step is not None:
+            flops.append(demanded.step[0] / target.tpot_s)
+            moved.append(demanded.step[1] / target.tpot_s)
         found[point] = Needed(
             point.dtype,
             point.batch_size,
@@ -154,6 +154,6 @@ def needed_rates(static: Static, rows: Sequence[WhatIf], target: Target) -> list
             point.prompt_tokens,
             max(flops, default=None),
             max(moved, default=None),
-            asked.resident_bytes,
+            demanded.resident_bytes,
         )
     return list(found.values())

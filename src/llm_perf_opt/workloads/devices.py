@@ -200,7 +200,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and (any(words in text for words in _OUT_OF_MEMORY_TEXTS))
+    return isinstance(error, RuntimeError) and (any(phrase in text for phrase in _OUT_OF_MEMORY_TEXTS))
 
 
 def shortage(error: BaseException, host_free_bytes: int | None = None) -> Shortage:

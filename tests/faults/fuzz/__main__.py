@@ -58,7 +58,7 @@ def run_one(reader: Reader, number: int, root: Path) -> Verdict:
     return verdict
 
 
-def _said(reader: Reader, number: int, verdict: Verdict, seen: Counter[str]) -> None:
+def _print_verdict(reader: Reader, number: int, verdict: Verdict, seen: Counter[str]) -> None:
     error = verdict.error
     last = traceback.extract_tb(error.__traceback__)[-1] if error is not None else None
     place = f"{Path(last.filename).name}:{last.lineno}" if last is not None else ""
@@ -92,7 +92,7 @@ def main() -> int:
             counts[verdict.kind] += 1
             if verdict.kind not in ("accepted", "refused"):
                 failed = True
-                _said(reader, number, verdict, seen)
+                _print_verdict(reader, number, verdict, seen)
         cells = " | ".join(str(counts[kind]) for kind in kinds)
         seconds = time.monotonic() - began
         print(f"| {reader.name} | {counts.total()} | {cells} | {seconds:.0f} |", flush=True)

@@ -15,7 +15,7 @@ from typing import Any
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.summarise import Subject
 from llm_perf_opt.reporting.console import console_summary
-from llm_perf_opt.reporting.render import render_all, write_pages
+from llm_perf_opt.reporting.render import write_documents, write_pages
 from llm_perf_opt.runs.assemble import DeviceChoice, assemble, assemble_run, shown_sources
 from llm_perf_opt.stages.facts import Part, collect, timings_facts
 from llm_perf_opt.stages.ncu.facts import ncu_facts
@@ -49,7 +49,7 @@ def _summary(kind: str, read: Callable[[Path], Facts], path: Path, out: Path, *,
     check_summary(assembled.summary)
     if pages:
         write_pages(assembled.summary, assembled.facts, out)
-        console_summary(assembled.summary, render_all(assembled.summary, out))
+        console_summary(assembled.summary, write_documents(assembled.summary, out)[0])
     return assembled.summary
 
 
@@ -113,7 +113,7 @@ def _run_directory(changed: str) -> Callable[[random.Random, Path], Callable[[],
             summary = load_summary(folder) if changed == "summary.json" else assemble_run(folder).summary
             check_summary(summary)
             if pages:
-                console_summary(summary, render_all(summary, folder))
+                console_summary(summary, write_documents(summary, folder)[0])
             return summary
 
         return read

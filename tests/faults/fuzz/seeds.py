@@ -20,8 +20,8 @@ _EVENTS = 150
 
 def shared_folder() -> Path | None:
     """Return the folder of real captures, where there is one."""
-    beside = Path(__file__).resolve().parents[3].parent / "shared" / "data"
-    folder = Path(os.environ.get(SHARED_VARIABLE) or beside)
+    sibling = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+    folder = Path(os.environ.get(SHARED_VARIABLE) or sibling)
     return folder if folder.is_dir() else None
 
 

@@ -159,7 +159,7 @@ def _planted_in_own_stage(folder: Path) -> list[str]:
     return ["report", str(folder / "run"), "--reanalyse"]
 
 
-def _second(verb: Callable[[Path], list[str]], code: int, words: str) -> Callable[[Running], None]:
+def _second(verb: Callable[[Path], list[str]], code: int, expected: str) -> Callable[[Running], None]:
     """Start another command in the directory of the one that runs; it must be refused."""
 
     def start(running: Running) -> None:
@@ -167,7 +167,7 @@ def _second(verb: Callable[[Path], list[str]], code: int, words: str) -> Callabl
         before = files_below(running.folder / "run" / "static_analysis")
         done = cli(*verb(running.folder), cwd=running.folder)
         assert done.returncode == code, f"the second ended with {done.returncode}: {done.stderr[-300:]}"
-        assert words in done.stderr, done.stderr[-300:]
+        assert expected in done.stderr, done.stderr[-300:]
         assert "Traceback" not in done.stderr
         assert not list((running.folder / "run").glob("earlier-*"))
         assert set(before) <= set(files_below(running.folder / "run" / "static_analysis"))
@@ -227,11 +227,11 @@ def _serve(folder: Path) -> list[str]:
     ]
 
 
-def _removing(words: str) -> Callable[[Path], list[str]]:
+def _removing(expected: str) -> Callable[[Path], list[str]]:
     """A program that removes files of its own run."""
 
     def build(folder: Path) -> list[str]:
-        paths = words.replace("{run}", str(folder / "run")).replace(" ", ",")
+        paths = expected.replace("{run}", str(folder / "run")).replace(" ", ",")
         return [
             "run", *NO_MODEL, f"pipeline.workload.command=[rm,-rf,{paths}]", "pipeline.workload.repeats=1", "run.exclusive=false",
             f"artifacts.runs_dir={folder / 'run'}",
@@ -280,7 +280,7 @@ def _cases() -> Iterator[Case]:
         "a stage's folder of nobody",
         _with(_capture, _static),
         2,
-        ("nsys/", "which no run listed as its own"),
+        ("nsys/", "which belongs to no listed run"),
     )
     yield Case(
         name, "a directory with an earlier run", _with(_earlier_run, _static), 0, ("held an earlier run",), status="ok",
@@ -319,12 +319,12 @@ def _cases() -> Iterator[Case]:
         name, "two runs at once without a name", _two_with_default_names, 0, during=_start_the_same,
         check=_two_directories, slow=True,
     )  # fmt: skip
-    for what, words in {
+    for what, phrase in {
         "the run directory": "{run}",
         "all files of the run": "{run}/manifest.json {run}/program",
     }.items():
         yield Case(
-            name, f"the program removes {what}", _removing(words), 1, ("was removed or replaced",), {"program": "failed"}, "failed",
+            name, f"the program removes {what}", _removing(phrase), 1, ("was removed or replaced",), {"program": "failed"}, "failed",
             check=_no_defect,
         )  # fmt: skip
     yield Case(

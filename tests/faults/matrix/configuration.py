@@ -96,15 +96,15 @@ def _cases() -> Iterator[Case]:
                 (key, "fix:"),
                 writes_nothing=True,
             )
-    for override, words in _COMBINATIONS.items():
-        yield Case("configuration", override, run_with(override), 2, (words,), writes_nothing=True)
-    for switch, words in _SWITCHES.items():
+    for override, phrase in _COMBINATIONS.items():
+        yield Case("configuration", override, run_with(override), 2, (phrase,), writes_nothing=True)
+    for switch, phrase in _SWITCHES.items():
         yield Case(
             "configuration",
             switch,
             fixed("run", switch, "artifacts.runs_dir={run}"),
             2,
-            (words,),
+            (phrase,),
             writes_nothing=True,
         )
     for verb, meant in (("rnu", "run"), ("dcotor", "doctor"), ("reprot", "report"), ("compair", "compare")):

@@ -87,10 +87,10 @@ def _made(change: Change, verb: tuple[str, ...]) -> Arguments:
         good, run = make_run(folder / "runs", "good"), make_run(folder / "runs", "made", day=2)
         change(run)
         named = {"{made}": str(run), "{good}": str(good), "{folder}": str(folder)}
-        words = list(verb)
+        message = list(verb)
         for sign, text in named.items():
-            words = [word.replace(sign, text) for word in words]
-        return words
+            message = [word.replace(sign, text) for word in message]
+        return message
 
     return build
 
@@ -102,9 +102,9 @@ def _no_escape(folder: Path) -> None:
 
 
 def _cases() -> Iterator[Case]:
-    for verb, words in _VERBS.items():
+    for verb, phrase in _VERBS.items():
         for name, change in _CHANGES.items():
-            yield Case("foreign", f"{verb} of {name}", _made(change, words), (0, 2, 3), check=_no_escape)
+            yield Case("foreign", f"{verb} of {name}", _made(change, phrase), (0, 2, 3), check=_no_escape)
 
 
 CASES = tuple(_cases())

@@ -90,11 +90,11 @@ def _cases() -> Iterator[Case]:
             ("does not exist",),
             writes_nothing=True,
         )
-    for words, text in _VALUES.items():
+    for phrase, text in _VALUES.items():
         make = _bytes(text.encode())
         yield Case(
             "ingest",
-            f"timings with {words}",
+            f"timings with {phrase}",
             _ingest("timings", make),
             3,
             ("wall.json",),

@@ -18,7 +18,9 @@ def problems(case: Case, folder: Path, code: int, printed: str) -> list[str]:
     if any(line.startswith("Traceback (most recent call last)") for line in printed.splitlines()):
         found.append("a traceback was printed")
     flat = " ".join(printed.split())
-    found += [f"does not say '{words}'" for words in case.says if " ".join(words.split()) not in flat]
+    found += [
+        f"does not say '{arguments}'" for arguments in case.says if " ".join(arguments.split()) not in flat
+    ]
     if code in (3, 4) and "fix:" not in printed:
         found.append("says no fix")
     run = folder / "run"

@@ -21,7 +21,7 @@ _SERVE = (
 _REFUSED = {
     "a URL of another machine": ("http://192.0.2.1:8000", "is not this machine"),
     "a URL that only looks local": ("http://127.0.0.1.example.com", "is not this machine"),
-    "a URL with a password": ("http://me:q9Zsecret@127.0.0.1", "holds a user name or password"),
+    "a URL with a password": ("http://me:q9Zsecret@127.0.0.1", "contains a user name or password"),
     "a URL of a file": ("file:///etc/passwd", "not an http or https URL"),
 }
 _BROKEN = {
@@ -70,14 +70,14 @@ def _first_point_kept(folder: Path) -> None:
 
 
 def _cases() -> Iterator[Case]:
-    for name, (url, words) in _REFUSED.items():
+    for name, (url, phrase) in _REFUSED.items():
         arguments = fixed(*_SERVE, "pipeline.serve.engine=attach", f"pipeline.serve.url={url}")
-        yield Case("server", name, arguments, 2, (words,), writes_nothing=True)
+        yield Case("server", name, arguments, 2, (phrase,), writes_nothing=True)
     if not has_package("aiohttp"):
         return
-    for name, (fault, words) in _BROKEN.items():
+    for name, (fault, phrase) in _BROKEN.items():
         env = _behaving(Behaviour(fault=fault))
-        yield Case("server", name, _started(), (1, 4), (words,), {"serve": "failed"}, "failed", env=env)
+        yield Case("server", name, _started(), (1, 4), (phrase,), {"serve": "failed"}, "failed", env=env)
     yield Case(
         "server", "ends at its start", _started(), (1, 4), ("ended before it was healthy", "planted words"), {"serve": "failed"}, "failed",
         env=_behaving(Behaviour(fault="exits-at-start", say="planted words")),

@@ -100,7 +100,7 @@ def _at(place: str, number: signal.Signals) -> str:
     )
 
 
-def _report_says_failed(folder: Path) -> None:
+def _report_shows_failed(folder: Path) -> None:
     """A run that was killed is reported from what it left, and never as a good one."""
     done = cli("report", str(folder / "run"), cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -174,11 +174,11 @@ def _cases() -> Iterator[Case]:
     )
     yield Case(
         "signal", "kill -9 in a capture", _capturing(), -9, status="running", during=_in_capture(signal.SIGKILL),
-        check=_report_says_failed, slow=True,
+        check=_report_shows_failed, slow=True,
     )  # fmt: skip
     yield Case(
         "signal", "kill -9 while measuring", _measuring, -9, status="running", during=_while_measuring(signal.SIGKILL),
-        check=_report_says_failed, slow=True,
+        check=_report_shows_failed, slow=True,
     )  # fmt: skip
     if find_tool("nsys") is not None:
         yield from _real_captures()
@@ -229,7 +229,7 @@ def _real_captures() -> Iterator[Case]:
         of = f"(real nsys, isolate={isolate})"
         yield Case(
             "signal", f"kill -9 of a run {of}", _real_capture(isolate), -9, status="running",
-            during=_kill_part("orchestrator"), check=_report_says_failed, slow=True,
+            during=_kill_part("orchestrator"), check=_report_shows_failed, slow=True,
         )  # fmt: skip
         yield Case(
             "signal", f"kill -9 of nsys {of}", _real_capture(isolate), 1, ("nsys itself was killed",), {"nsys": "failed"},

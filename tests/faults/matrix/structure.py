@@ -73,11 +73,11 @@ def _serving(option: str, content: bytes) -> Arguments:
     def build(folder: Path) -> list[str]:
         path = folder / ("records.jsonl.gz" if content[:2] == b"\x1f\x8b" else "records.jsonl")
         path.write_bytes(content)
-        words = ["ingest", f"--{option}={path}", f"--out={folder / 'run'}"]
+        arguments = ["ingest", f"--{option}={path}", f"--out={folder / 'run'}"]
         if option != "serving":
             (folder / "requests.jsonl").write_bytes(_GOOD["serving"])
-            words.append(f"--serving={folder / 'requests.jsonl'}")
-        return words
+            arguments.append(f"--serving={folder / 'requests.jsonl'}")
+        return arguments
 
     return build
 

@@ -72,10 +72,10 @@ def _watched(tool: str, code: str, *more: str) -> Callable[[Path], list[str]]:
     return _program(code, *options, *trace, *more)
 
 
-def _command(words: str) -> Callable[[Path], list[str]]:
+def _command(expected: str) -> Callable[[Path], list[str]]:
     def build(folder: Path) -> list[str]:
         (folder / "text.txt").write_text("no program")
-        shown = words.replace("{folder}", str(folder))
+        shown = expected.replace("{folder}", str(folder))
         return [
             "run",
             *NO_MODEL,
@@ -130,25 +130,25 @@ def _no_escape_printed(folder: Path) -> None:
     assert "\x1b" not in (folder / "run" / "report.md").read_text()
 
 
-def _secret_not_told(folder: Path) -> None:
-    told = [
+def _secret_not_shown(folder: Path) -> None:
+    shown = [
         path.name
         for path in (folder / "run").rglob("*")
         if path.is_file() and _SECRET.encode() in path.read_bytes()
     ]
-    assert told == ["run-1.stderr.log"], told
+    assert shown == ["run-1.stderr.log"], shown
     assert _SECRET.encode() not in (folder / ".printed").read_bytes()
 
 
 def _programs() -> Iterator[Case]:
     failed = {"program": "failed"}
-    for what, (code, words) in _PROGRAMS.items():
+    for what, (code, phrase) in _PROGRAMS.items():
         yield Case(
             "workload",
             what,
             _program(code),
             1,
-            (words,),
+            (phrase,),
             failed,
             "failed",
             slow=what not in ("exit 3", "killed (SIGKILL)"),
@@ -172,14 +172,14 @@ def _programs() -> Iterator[Case]:
         )  # fmt: skip
     yield Case(
         "workload", "tells a secret and fails", _program(f"sys.exit('cannot log in: password={_SECRET}')"), 1, ("***",), failed,
-        "failed", slow=True, check=_secret_not_told,
+        "failed", slow=True, check=_secret_not_shown,
     )  # fmt: skip
-    for what, words in {
+    for what, phrase in {
         "no such program": "[/nowhere/program]",
         "a name that is none": "[no-such-program-anywhere]",
         "an empty name": "['']",
     }.items():
-        yield Case("workload", what, _command(words), 2, ("pipeline.workload.command",), writes_nothing=True)
+        yield Case("workload", what, _command(phrase), 2, ("pipeline.workload.command",), writes_nothing=True)
     yield Case(
         "workload",
         "a text for a program",
@@ -257,10 +257,10 @@ def _captures() -> Iterator[Case]:
     )
     for tool in ("nsys", "ncu"):
         if find_tool(tool) is not None:
-            for what, (code, words) in _PROGRAMS.items():
+            for what, (code, phrase) in _PROGRAMS.items():
                 yield Case(
                     "workload", f"{what} (real {tool})", _watched(tool, f"time.sleep(0.5); {code}"), 1,
-                    (words,) if tool == "nsys" else (tool,), {tool: "failed"}, "failed", slow=True,
+                    (phrase,) if tool == "nsys" else (tool,), {tool: "failed"}, "failed", slow=True,
                 )  # fmt: skip
     if find_tool("nsys") is not None:
         yield Case(

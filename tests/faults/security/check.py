@@ -27,12 +27,12 @@ class Check:
 
 
 @contextlib.contextmanager
-def refused(*words: str) -> Iterator[None]:
+def refused(*expected: str) -> Iterator[None]:
     """Assert that the block ends in an error of ours that says these words."""
     try:
         yield
     except LlmPerfError as error:
-        missing = [word for word in words if word not in str(error)]
+        missing = [word for word in expected if word not in str(error)]
         assert not missing, f"does not say {missing}: {error}"
         return
     raise AssertionError("was not refused")

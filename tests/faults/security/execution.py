@@ -80,10 +80,10 @@ def _override(text: str) -> Callable[[Path], None]:
     return run
 
 
-def _switch(words: list[str]) -> Callable[[Path], None]:
+def _switch(arguments: list[str]) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
         with refused("refused"):
-            run_command.main([*words, f"artifacts.runs_dir={folder / 'run'}"])
+            run_command.main([*arguments, f"artifacts.runs_dir={folder / 'run'}"])
         assert not (folder / "run").exists()
 
     return run
@@ -187,7 +187,7 @@ def _not_by_default(folder: Path) -> None:
 
 
 def _no_shell(folder: Path) -> None:
-    words = [
+    arguments = [
         "; touch made",
         "$(touch made)",
         "`touch made`",
@@ -196,8 +196,10 @@ def _no_shell(folder: Path) -> None:
         "\n touch made",
     ]
     code = "import sys; print(len(sys.argv) - 1)"
-    done = run_process([sys.executable, "-c", code, *words], log_dir=None, name="n", timeout_s=60, cwd=folder)
-    assert done.stdout == f"{len(words)}\n"
+    done = run_process(
+        [sys.executable, "-c", code, *arguments], log_dir=None, name="n", timeout_s=60, cwd=folder
+    )
+    assert done.stdout == f"{len(arguments)}\n"
     assert not list(folder.iterdir())
 
 
@@ -304,10 +306,10 @@ def _last_resort(folder: Path) -> None:
     def fails(_: object) -> int:
         raise RecursionError("deep")
 
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), mock.patch.object(tempfile, "tempdir", str(folder)):
+    text = io.StringIO()
+    with contextlib.redirect_stderr(text), mock.patch.object(tempfile, "tempdir", str(folder)):
         assert run_guarded(fails, []) == 70
-    assert "Traceback" not in said.getvalue()
+    assert "Traceback" not in text.getvalue()
     (details,) = folder.iterdir()
     assert "Traceback" in details.read_text()
 
@@ -315,8 +317,8 @@ def _last_resort(folder: Path) -> None:
 def _checks() -> Iterator[Check]:
     for text in _OVERRIDES:
         yield Check("Hydra", f"override {text}", _override(text))
-    for what, words in _SWITCHES.items():
-        yield Check("Hydra", what, _switch(words))
+    for what, phrase in _SWITCHES.items():
+        yield Check("Hydra", what, _switch(phrase))
     for what, text in {
         "a callback": "hydra:\n  callbacks:\n    x:\n      _target_: os.mkdir\n      path: made",
         "a launcher": "hydra:\n  launcher:\n    _target_: os.mkdir",

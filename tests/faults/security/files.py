@@ -46,8 +46,8 @@ def _process_log(stream: str, *, hard: bool) -> Callable[[Path], None]:
         target, log = _precious(folder), folder / "logs" / f"run.{stream}.log"
         log.parent.mkdir()
         log.hardlink_to(target) if hard else log.symlink_to(target)
-        words = "import sys; print('said'); print('said', file=sys.stderr)"
-        run_process([sys.executable, "-c", words], log_dir=log.parent, name="run", timeout_s=60)
+        output = "import sys; print('said'); print('said', file=sys.stderr)"
+        run_process([sys.executable, "-c", output], log_dir=log.parent, name="run", timeout_s=60)
         _unharmed(target)
         assert log.read_text() == "said\n"
         assert not log.is_symlink()

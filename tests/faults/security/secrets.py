@@ -106,8 +106,8 @@ def _ingest_command(folder: Path) -> None:
 
 
 def _defect_details(folder: Path) -> None:
-    words = ["llm-perf-opt", "run", f"--api-key={SECRET}", f"model.path=https://me:{SECRET}@host/x"]
-    with mock.patch.object(sys, "argv", words):
+    arguments = ["llm-perf-opt", "run", f"--api-key={SECRET}", f"model.path=https://me:{SECRET}@host/x"]
+    with mock.patch.object(sys, "argv", arguments):
         place = Path(str(defect(ValueError(f"password={SECRET}")).data["details"]))
     text = place.read_text()
     place.unlink()
@@ -143,10 +143,10 @@ def _shape(secret: str) -> Callable[[Path], None]:
     return run
 
 
-def _arguments(words: list[str]) -> Callable[[Path], None]:
+def _arguments(arguments: list[str]) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
-        assert SECRET not in " ".join(mask_arguments(words))
-        assert mask_arguments(words)[0] == words[0]
+        assert SECRET not in " ".join(mask_arguments(arguments))
+        assert mask_arguments(arguments)[0] == arguments[0]
 
     return run
 
@@ -185,9 +185,9 @@ def _capture(folder: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (folder / "run/nsys/run.nsys-rep").stat().st_size
-    words = (SECRET.encode(), SECRET.encode("utf-16-le"))
+    arguments = (SECRET.encode(), SECRET.encode("utf-16-le"))
     files = [path for path in (folder / "run").rglob("*") if path.is_file()]
-    holding = [path.name for path in files if any(word in path.read_bytes() for word in words)]
+    holding = [path.name for path in files if any(word in path.read_bytes() for word in arguments)]
     assert holding == [], holding
 
 
@@ -203,14 +203,16 @@ def _checks() -> Iterator[Check]:
     yield Check("secrets", "in the log files of libraries", _library_log)
     for what, secret in _SHAPES.items():
         yield Check("secrets", f"a token {what}" if "that" not in what else f"a text {what}", _shape(secret))
-    for words in (
+    for phrase in (
         ["p", "--api-key", SECRET],
         ["p", f"--password={SECRET}"],
         ["p", f"AWS_SECRET_ACCESS_KEY={SECRET}"],
         ["p", f"postgres://me:{SECRET}@host/db"],
         ["p", "-H", f"Authorization: Bearer {SECRET}"],
     ):
-        yield Check("secrets", f"argument {words[1].partition('=')[0].partition(':')[0]}", _arguments(words))
+        yield Check(
+            "secrets", f"argument {phrase[1].partition('=')[0].partition(':')[0]}", _arguments(phrase)
+        )
     for name, value in {
         "HF_TOKEN": "hf_x",
         "AWS_SECRET_ACCESS_KEY": SECRET,

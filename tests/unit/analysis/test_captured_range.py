@@ -45,7 +45,7 @@ def test_ranges_of_file_names(name: str, expected: tuple[str, str | None, str | 
     assert found is None or (found.passes is None and found.source == "the file's name")
 
 
-def test_real_tables_are_told_by_their_names(shared_data: Path) -> None:
+def test_real_tables_are_recognised_by_their_names(shared_data: Path) -> None:
     folder = shared_data / "rtx5090-deepseek-ocr" / "nsys"
     for name, phase in (("sam", "vision"), ("projector", "vision")):
         path = folder / f"per-stage-{name}.cuda_gpu_kern_sum.csv"
@@ -76,7 +76,7 @@ PROFILE = (
         ("", None),
     ],
 )
-def test_ranges_of_the_command_beside_a_table(
+def test_ranges_of_the_command_next_to_a_table(
     command: str, expected: tuple[str | None, int | None] | None, tmp_path: Path
 ) -> None:
     write(tmp_path / "nsys" / "cmd.txt", f"# Run again with: sh cmd.txt\n\n{command}")
@@ -112,7 +112,7 @@ def test_ranges_of_the_configuration_of_the_run(
     assert (found and (found.name, found.phase, found.passes)) == expected
 
 
-def test_damaged_configuration_tells_nothing(tmp_path: Path) -> None:
+def test_damaged_configuration_gives_nothing(tmp_path: Path) -> None:
     write(tmp_path / "config.yaml", "pipeline: [")
     write(tmp_path / "cmd.txt", "nsys profile 'open\n")
     assert read_capture_configuration(write(tmp_path / "kernels.csv", TABLE)) is None

@@ -67,7 +67,7 @@ def ingest(out: Path, *arguments: object) -> Summary:
     return load_summary(out)
 
 
-def test_a_log_tells_breaks_and_recompilations_with_cause_time_and_place(tmp_path: Path) -> None:
+def test_a_log_gives_breaks_and_recompilations_with_cause_time_and_place(tmp_path: Path) -> None:
     log = write(
         tmp_path / "log.txt",
         break_lines("19.500000", "0/0", "/home/me/prog.py:7", "Dynamo does not know how to trace `print`"),
@@ -137,7 +137,7 @@ def metrics_line(compile_id: str, seconds: float) -> list[str]:
     ]
 
 
-def test_a_structured_trace_tells_how_long_each_took(tmp_path: Path) -> None:
+def test_a_structured_trace_gives_each_duration(tmp_path: Path) -> None:
     log = write(
         tmp_path / "dedicated_log_torch_trace_x.log",
         structured("0/1", "recompile_reasons", ["0/0: tensor 'x' size mismatch"]),

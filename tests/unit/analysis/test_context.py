@@ -70,14 +70,14 @@ def test_confidence_needs_more_than_the_floor(launches: float, span_s: float, co
     assert (one.gain_upper_s, one.confidence) == (1.0, confidence)
 
 
-def test_a_graph_captured_as_one_operation_stands_for_its_kernels() -> None:
+def test_a_graph_captured_as_one_operation_represents_its_kernels() -> None:
     found = captured(5, 1.0)
     found.kernels = [kernel("[CUDA graph]", "graph", launches=5)]
     evidence = evidence_of(found)
     assert evidence is not None and evidence.is_enough
 
 
-def test_what_is_too_small_to_matter_is_not_said() -> None:
+def test_what_is_too_small_to_matter_is_not_reported() -> None:
     found = captured(1000, 1.0)
     kept = keep_supported(
         [finding("a", gain_upper_s=0.009), finding("b", gain_upper_s=0.011), finding("c", gain_upper_s=None)],
@@ -117,7 +117,7 @@ def test_advice_is_in_the_terms_of_the_program(kernels: list[str], wanted: str, 
     assert not OWN_KEY.search(advice)
 
 
-def test_a_run_in_graphs_is_not_told_to_use_them() -> None:
+def test_a_run_in_graphs_is_not_advised_to_use_them() -> None:
     found = captured(1000, 1.0)
     found.metrics["graph_kernel_time_ratio"] = 0.8
     advice = fit_advice(finding("launch-bound"), program_of(found), found).advice
@@ -149,8 +149,8 @@ def test_frames_of_the_profiler_are_named_where_they_inflate_a_finding() -> None
     found = captured(1000, 1.0)
     assert name_profiler_overhead(finding("launch-bound"), found).evidence == []
     found.metrics["profiled_python_frames"] = 50_000.0
-    told = name_profiler_overhead(finding("launch-bound"), found)
-    assert "Python frames" in told.evidence[0] and told.confidence == "medium"
+    shown = name_profiler_overhead(finding("launch-bound"), found)
+    assert "Python frames" in shown.evidence[0] and shown.confidence == "medium"
     assert name_profiler_overhead(finding("exposed-communication"), found).evidence == []
 
 
@@ -180,7 +180,7 @@ def test_advice_without_our_keys_is_still_a_whole_sentence(name: str) -> None:
     assert not OWN_KEY.search(fitted) and fitted[0].isupper() and len(fitted.split()) > 5
 
 
-def test_levers_do_not_ask_for_what_a_capture_does_already() -> None:
+def test_levers_do_not_suggest_what_a_capture_does_already() -> None:
     found = captured(1000, 1.0, copy=0.8, compute=0.2)
     found.metrics |= {
         "copy_s": 0.8,

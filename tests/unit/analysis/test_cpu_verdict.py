@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from llm_perf_opt.analysis.cpu import PhaseClock, cpu_answer, phase_work
+from llm_perf_opt.analysis.cpu import PhaseClock, cpu_answer, overhead_of, phase_work
 from llm_perf_opt.analysis.verdicts import judge, shown_bound
 from llm_perf_opt.summary import Prediction, Summary
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.summaries import cpu, gpu, operator, summary, timings
 
 NAMES = {
@@ -63,7 +65,7 @@ def test_the_largest_part_decides(
     found = cpu_answer(data, "decode")
     assert found is not None
     assert (found.bound, found.sources) == (bound, sources)
-    assert tells(found.arithmetic, *facts)
+    assert mentions(found.arithmetic, *facts)
 
 
 def small_products(calls: int, *, floor_s: float, shared: bool = False, bound: str = "memory") -> Summary:
@@ -83,7 +85,7 @@ def test_products_that_are_too_small_for_the_machine_are_overhead() -> None:
     data = small_products(2000, floor_s=0.05)
     found = cpu_answer(data, "decode")
     assert found is not None and found.bound == "launch"
-    assert tells(found.arithmetic, "230 µs", "25.0 µs", "41.0 %", "35.0 %", "76.0 %")
+    assert mentions(found.arithmetic, "230 µs", "25.0 µs", "41.0 %", "35.0 %", "76.0 %")
     assert shown_bound(replace(data, verdicts=judge(data)), "decode") == "overhead"
 
 
@@ -97,6 +99,68 @@ def test_products_that_are_too_small_for_the_machine_are_overhead() -> None:
 def test_products_that_are_long_or_near_their_limit_are_no_overhead(data: Summary) -> None:
     found = cpu_answer(data, "decode")
     assert found is not None and found.bound != "launch"
+
+
+def measured_products(width: int, layers: int) -> Summary:
+    """Profile a real stack of matrix products; its floor is the bandwidth that a large product reaches on this machine."""
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile
+
+    def seconds(call: Callable[[], object]) -> float:
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+    with torch.inference_mode():
+        large, row = torch.rand(2048, 2048), torch.rand(1, 2048)
+        bytes_per_s = large.nbytes / min(seconds(lambda: row @ large) for _ in range(20))
+        weights, token = torch.rand(layers, width, width), torch.rand(1, width)
+
+        def step() -> None:
+            x = token
+            for weight in weights:
+                x = torch.mm(x, weight)
+
+        wall_s = min(seconds(step) for _ in range(20))
+        passes = []
+        for _ in range(5):  # the one that other programs disturbed least
+            with profile(activities=[ProfilerActivity.CPU]) as profiler:
+                host_s = seconds(step)
+            passes.append((host_s, profiler.key_averages()))
+    host_s, averages = min(passes, key=lambda one: one[0])
+    rows = [
+        operator(row.key, row.count, row.self_cpu_time_total * 1e-6)
+        for row in averages
+        if row.key.startswith("aten::")
+    ]
+    data = summary(hardware=cpu(), operators=rows, timings=timings(decode=wall_s))
+    work = phase_work(rows, PhaseClock(host_s, wall_s))
+    assert work is not None
+    data.cpu_work = {"decode": work}
+    floor_s = weights.nbytes / bytes_per_s
+    data.predictions = {"decode": Prediction(floor_s, "memory", wall_s / floor_s, "bytes ÷ bandwidth")}
+    return data
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_real_products_of_a_tiny_and_of_a_wide_model() -> None:
+    """40 products of 16 KB are mostly calls; four of 16 MB are mostly memory traffic. The limit of 30 µs lies between."""
+    tiny, wide = measured_products(64, 40), measured_products(2048, 4)
+    overhead = overhead_of(tiny, "decode", tiny.cpu_work["decode"])
+    assert overhead is not None and overhead.small.limit_s < 10e-6 and overhead.share > 0.5
+    answer = cpu_answer(tiny, "decode")
+    assert answer is not None and answer.bound == "launch"
+    assert wide.predictions["decode"].floor_s / 4 > 100e-6
+    assert overhead_of(wide, "decode", wide.cpu_work["decode"]) is None
 
 
 def test_slow_products_are_a_verdict_only_where_nobody_else_used_the_processor() -> None:
@@ -114,7 +178,7 @@ def test_the_profilers_own_time_is_not_dispatch() -> None:
     assert found is not None and found.bound == "memory"
 
 
-def test_launch_is_never_said_without_the_unprofiled_time() -> None:
+def test_launch_is_never_concluded_without_the_unprofiled_time() -> None:
     data = phase(matrix=0.2)
     data.cpu_work = {}
     work = phase_work(data.operators, PhaseClock(host_s=1.2))
@@ -129,14 +193,14 @@ def test_the_sentence_has_its_shares_and_the_largest_operator() -> None:
     found = cpu_answer(phase(matrix=0.25, growing_cache=0.6, movement=0.01), "decode")
     assert found is not None
     assert found.bound == "memory"
-    assert tells(
+    assert mentions(
         found.arithmetic, "1.00 s", "growing cache", "60.0 %", "25.0 %", "dispatch", "14.0 %", "aten::cat"
     )
-    assert not tells(found.arithmetic, "1.00 %"), "parts that small are not listed"
+    assert not mentions(found.arithmetic, "1.00 %"), "parts that small are not listed"
     assert found.sources == ("trace",)
 
 
-def test_nothing_is_said_of_a_device_or_without_operators() -> None:
+def test_nothing_is_reported_of_a_device_or_without_operators() -> None:
     rows = [operator("aten::mm", 1, 1.0)]
     assert cpu_answer(summary(hardware=gpu(), operators=rows), "decode") is None
     assert cpu_answer(summary(hardware=cpu()), "decode") is None

@@ -10,7 +10,7 @@ import pytest
 from llm_perf_opt.analysis.facts import HostCollectives
 from llm_perf_opt.analysis.ranks import host_collectives, join_host_ranks
 from llm_perf_opt.captures.timeline import HostSpans, Ranges, Timeline
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.timelines import make_timeline
 
 MS = 1_000_000
@@ -90,7 +90,7 @@ def test_clocks_that_differ_by_more_than_the_ends_scatter_are_aligned() -> None:
     joined = join_host_ranks([found(0, (10, 40, 70), (22, 52, 82)), ahead])
     assert [row.waits_s for row in joined.ranks] == [pytest.approx(0.030), 0.0]
     _, note = joined.notes
-    assert tells(note, "5.00 s", "3"), "the largest difference, and the collectives it was taken from"
+    assert mentions(note, "5.00 s", "3"), "the largest difference, and the collectives it was taken from"
 
 
 def test_ends_that_scatter_are_no_difference_of_clocks() -> None:
@@ -99,9 +99,9 @@ def test_ends_that_scatter_are_no_difference_of_clocks() -> None:
     assert len(joined.notes) == 1, "what is said of all ranks on the host"
 
 
-def test_a_missing_rank_is_said() -> None:
+def test_a_missing_rank_is_reported() -> None:
     joined = join_host_ranks([found(0, (10,), (20,))])
-    assert any(tells(note, "1", "2") for note in joined.notes)
+    assert any(mentions(note, "1", "2") for note in joined.notes)
     assert joined.ranks[0].waits_s is None
 
 
@@ -119,7 +119,7 @@ def test_payloads_are_taken_only_where_every_call_has_one() -> None:
 
 
 @pytest.mark.parametrize("trace", [rank_trace(None, (10,), (12,)), rank_trace(0, (), ())])
-def test_a_trace_without_rank_or_collective_says_nothing(trace: Timeline) -> None:
+def test_a_trace_without_rank_or_collective_gives_no_rank(trace: Timeline) -> None:
     assert host_collectives(trace, "t") is None
 
 

@@ -149,7 +149,7 @@ def test_shares_of_joined_captures_never_exceed_one(captures: list[Capture]) -> 
         assert sum(part.share_ratio for part in budget.parts) <= 1.0 + 1e-9
 
 
-def test_what_stages_add_is_kept_and_the_first_to_say_a_thing_counts() -> None:
+def test_what_stages_add_is_kept_and_the_first_value_counts() -> None:
     clock = WallClock(Timings(), Workload(model="measured"), None, False)
     finding = Finding("f", "t", None, [], None, "", "", "low")
     parts = [
@@ -173,7 +173,7 @@ def test_what_stages_add_is_kept_and_the_first_to_say_a_thing_counts() -> None:
     assert found.notes == ["n"]
 
 
-def test_the_profilers_cost_is_told_only_for_equal_work() -> None:
+def test_the_profilers_cost_is_reported_only_for_equal_work() -> None:
     clock = WallClock(Timings(), Workload(), None, False, sample_totals={"s0": SampleTotal(4, 2.0)})
     same = summarised(Facts(wall_clock=clock), Facts(profiled=ProfiledPass(["s0"], 4, 2, 8.0)))
     assert same.metrics["profiled_over_unprofiled_ratio"] == pytest.approx(2.0)

@@ -7,7 +7,7 @@ import pytest
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger, split_component, with_parents
 from llm_perf_opt.core.units import seconds
 from llm_perf_opt.summary import Hardware, Peak, StaticModule, Timings
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.summaries import one, static, timings
 
 GPU = Hardware("GPU", "gpu", {"bfloat16": Peak(1e12, "data sheet")}, 1e11, "catalogue")
@@ -69,7 +69,7 @@ def test_more_device_time_than_wall_clock_is_a_disagreement() -> None:
     timed = Timings(components={"sam_s": one(0.01)})
     (row,) = build_ledger(None, timed, NOWHERE, None, {("sam", "vision"): ModuleTime(0.02, 5)})
     assert (row.measured_s, row.measured_source, row.others_s) == (0.01, "hooks", {"timeline": 0.02})
-    assert tells(row.disagreement, "timeline", "20.0 ms", "hooks", "10.0 ms")
+    assert mentions(row.disagreement, "timeline", "20.0 ms", "hooks", "10.0 ms")
     assert row.flops is None
     assert row.mfu_ratio is None
 
@@ -78,7 +78,7 @@ def test_faster_than_the_floor_is_a_disagreement() -> None:
     times = {("model", "prefill"): ModuleTime(1e-4, 5)}
     (row,) = build_ledger(static([module("model", 1)]), Timings(), GPU, "bfloat16", times)
     assert row.floor_s is not None and row.measured_s is not None and row.measured_s < row.floor_s
-    assert tells(row.disagreement, seconds(row.measured_s), seconds(row.floor_s))
+    assert mentions(row.disagreement, seconds(row.measured_s), seconds(row.floor_s))
 
 
 def test_deep_modules_and_phases_without_work_are_left_out() -> None:
@@ -116,14 +116,14 @@ def test_on_a_cpu_modules_have_the_profilers_time() -> None:
     assert rows[2].device_s is None
 
 
-def test_hooks_win_over_the_profiler_and_a_large_difference_is_said() -> None:
+def test_hooks_win_over_the_profiler_and_a_large_difference_is_reported() -> None:
     timed = Timings(vision_s=one(0.02), components={"sam_s": one(0.01)})
     (row,) = build_ledger(None, timed, NOWHERE, None, {}, {("sam", "vision"): 0.012})
     assert (row.measured_s, row.measured_source, row.others_s) == (0.01, "hooks", {"profiler": 0.012})
     assert row.disagreement is None
     (row,) = build_ledger(None, timed, NOWHERE, None, {}, {("sam", "vision"): 0.9})
     assert (row.measured_s, row.measured_source, row.others_s) == (0.01, "hooks", {"profiler": 0.9})
-    assert tells(row.disagreement, "profiler", "900 ms", "hooks", "10.0 ms")
+    assert mentions(row.disagreement, "profiler", "900 ms", "hooks", "10.0 ms")
 
 
 def test_hooks_of_decode_become_times_of_one_step() -> None:
@@ -190,29 +190,30 @@ def test_time_of_a_component_is_that_of_its_topmost_modules() -> None:
     assert build_ledger(document, Timings(), GPU, "bfloat16", {}, host)[0].measured_s == 1.75
 
 
-@pytest.mark.parametrize(("device_s", "said"), [(0.5, False), (1.1, False), (1.25, False), (1.26, True)])
-def test_a_quarter_more_device_time_than_wall_clock_is_tolerated(device_s: float, said: bool) -> None:
+@pytest.mark.parametrize(("device_s", "message"), [(0.5, False), (1.1, False), (1.25, False), (1.26, True)])
+def test_a_quarter_more_device_time_than_wall_clock_is_tolerated(device_s: float, message: bool) -> None:
     timed = Timings(components={"sam_s": one(1.0)})
     (row,) = build_ledger(None, timed, NOWHERE, None, {("sam", "vision"): ModuleTime(device_s, 5)})
-    assert (row.disagreement is not None) is said
+    assert (row.disagreement is not None) is message
 
 
 @pytest.mark.parametrize(
-    ("host_s", "said"), [(0.79, True), (0.8, False), (0.9, False), (1.1, False), (1.25, False), (1.26, True)]
+    ("host_s", "message"),
+    [(0.79, True), (0.8, False), (0.9, False), (1.1, False), (1.25, False), (1.26, True)],
 )
-def test_a_quarter_between_profiler_and_wall_clock_is_tolerated(host_s: float, said: bool) -> None:
+def test_a_quarter_between_profiler_and_wall_clock_is_tolerated(host_s: float, message: bool) -> None:
     timed = Timings(components={"sam_s": one(1.0)})
     (row,) = build_ledger(None, timed, NOWHERE, None, {}, {("sam", "vision"): host_s})
-    assert (row.disagreement is not None) is said
+    assert (row.disagreement is not None) is message
 
 
-@pytest.mark.parametrize(("measured_s", "said"), [(0.79, True), (0.8, False), (0.9, False), (1.1, False)])
-def test_a_little_below_the_floor_is_tolerated(measured_s: float, said: bool) -> None:
+@pytest.mark.parametrize(("measured_s", "message"), [(0.79, True), (0.8, False), (0.9, False), (1.1, False)])
+def test_a_little_below_the_floor_is_tolerated(measured_s: float, message: bool) -> None:
     times = {("model", "prefill"): ModuleTime(measured_s, 5)}
     one_second = static([module("model", 1, flops=1e12)])
     (row,) = build_ledger(one_second, Timings(), GPU, "bfloat16", times)
     assert row.floor_s == 1.0
-    assert (row.disagreement is not None) is said
+    assert (row.disagreement is not None) is message
 
 
 def test_the_tree_is_as_deep_as_two_hundred_modules_allow() -> None:

@@ -35,14 +35,14 @@ def test_the_rank_in_a_files_name(name: str, rank: int | None) -> None:
     assert rank_in_name(Path("runs/rank9") / name) == rank
 
 
-def test_replicas_that_count_from_zero_are_told_apart() -> None:
+def test_replicas_that_count_from_zero_are_distinguished() -> None:
     names = ["1-TP-0-DP-0.json", "1-TP-1-DP-0.json", "1-TP-0-DP-1.json", "1-TP-1-DP-1.json"]
     paths = [Path(name) for name in names]
 
     assert ranks_in_names(paths) == dict(zip(paths, (0, 2, 1, 3), strict=True))
 
 
-def test_names_that_tell_ranks_apart_are_left_as_they_are() -> None:
+def test_names_that_distinguish_ranks_are_left_as_they_are() -> None:
     paths = [Path("1-TP-0-DP-3.json"), Path("1-TP-1-DP-5.json"), Path("trace.json")]
 
     assert list(ranks_in_names(paths).values()) == [3, 5, None]

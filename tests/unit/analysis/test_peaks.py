@@ -9,7 +9,7 @@ import numpy as np
 from llm_perf_opt.analysis.telemetry import memory_document
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.captures.kineto.reader import KinetoCapture, MemorySamples
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.timelines import Range, make_timeline
 
 HOST, CUDA = 0, 1
@@ -41,7 +41,7 @@ def test_peaks_of_every_phase_begin_with_what_was_there() -> None:
     )  # fmt: skip
     assert found is not None
     assert (found["schema"], found["device"], found["peak_bytes"], found["events"]) == (1, "cuda:1", 900, 7)
-    assert tells(found["counts"], "allocator")
+    assert mentions(found["counts"], "allocator")
     assert found["phases"] == {
         "prefill": {"peak_bytes": 300, "begin_bytes": 100, "end_bytes": 200},
         "decode": {"peak_bytes": 400, "begin_bytes": 200, "end_bytes": 50},
@@ -52,7 +52,7 @@ def test_peaks_of_every_phase_begin_with_what_was_there() -> None:
 def test_a_phase_without_events_keeps_what_was_there() -> None:
     found = report((5, HOST, -1, 100), (45, HOST, -1, 70), device="cpu")
     assert found is not None
-    assert not tells(found["counts"], "allocator") and tells(found["counts"], "pass")
+    assert not mentions(found["counts"], "allocator") and mentions(found["counts"], "pass")
     assert found["phases"]["prefill"] == {"peak_bytes": 100, "begin_bytes": 100, "end_bytes": 100}
     assert found["phases"]["decode"] == {"peak_bytes": 100, "begin_bytes": 100, "end_bytes": 70}
     late = report((15, HOST, -1, 70), device="cpu")

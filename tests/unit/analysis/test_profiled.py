@@ -10,7 +10,7 @@ from llm_perf_opt.captures.ncu.launches import NcuCapture, NcuLaunch, NcuSetting
 from llm_perf_opt.hardware.silicon.operators import Attention, Gemm
 from llm_perf_opt.summary import Kernel
 from llm_perf_opt.summary.kernels import KernelTarget
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 EIGHT_BIT = "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128"
 CUTLASS_EIGHT_BIT = "cutlass3x_sm90_tensorop_s64x128x32gemm_e4m3_e4m3_f32_bf16_bf16_128x128x128"
@@ -96,10 +96,10 @@ def test_a_profiled_launch_has_a_target_and_nothing_at_stake() -> None:
     )
     target = rows[0].target
     assert target is not None and target.ratio == pytest.approx(2.0) and target.calls == 2
-    assert target.at_stake_s is None and tells(target.remark, "base")
+    assert target.at_stake_s is None and mentions(target.remark, "base")
 
 
-def test_what_a_trace_told_is_not_replaced() -> None:
+def test_facts_of_a_trace_are_not_replaced() -> None:
     rows = [Kernel(GEMM, "g", "gemm", None, None, None, None, None)]
     capture = NcuCapture([launch(LINEAR)], "x.ncu-rep")
     first = MeasuredTime(40e-6, 50e-6, "measured", "first")

@@ -9,7 +9,7 @@ from llm_perf_opt.analysis.facts import Capture, Facts
 from llm_perf_opt.analysis.range_table import range_totals
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.captures.timeline import KernelTotals, NamedTotal
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.timelines import make_timeline
 
 RANGES = [(0, 4_000_000_000, "prefill"), (0, 1_000_000_000, "mlp"), (2_000_000_000, 4_000_000_000, "mlp")]
@@ -19,7 +19,7 @@ def test_ranges_of_a_capture_on_a_cpu_reach_the_report() -> None:
     found = make_timeline(ranges=RANGES)
     capture = Capture(Path("cpu.sqlite"), found, summarise_timeline(found), tool="nsys")
     (section,) = join_captures(Facts(stage="nsys", captures=[capture])).sections
-    assert tells(section.title, "cpu.sqlite")
+    assert mentions(section.title, "cpu.sqlite")
     (table,) = section.tables
     assert table.rows == [
         ["prefill", "prefill", "1", "4.00 s", "4.00 s", "4.00 s"],
@@ -42,7 +42,7 @@ def test_totals_of_ranges() -> None:
     assert range_totals(make_timeline()) == []
 
 
-def test_ranges_of_ranks_stand_beside_one_another() -> None:
+def test_ranges_of_ranks_are_shown_next_to_one_another() -> None:
     """Each captured range by itself; a rank that has none of a range is left out of its row."""
     captures = []
     for label, rank, length in (("a", 0, 2), ("a", 1, 4), ("b", 0, 8), ("b", 1, 6)):
@@ -51,7 +51,7 @@ def test_ranges_of_ranks_stand_beside_one_another() -> None:
         captures.append(Capture(path, found, summarise_timeline(found), tool="nsys"))
     joined = join_captures(Facts(stage="nsys", captures=captures))
     first, second = joined.sections
-    assert tells(first.title, "2", "run.a.sqlite") and tells(second.title, "2", "run.b.sqlite")
+    assert mentions(first.title, "2", "run.a.sqlite") and mentions(second.title, "2", "run.b.sqlite")
     assert [one.tables[0].rows[0][3:] for one in joined.sections] == [
         ["3.00 s", "2.00 s", "0", "4.00 s", "1"],
         ["7.00 s", "6.00 s", "1", "8.00 s", "0"],

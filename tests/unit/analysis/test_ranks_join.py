@@ -8,7 +8,7 @@ from llm_perf_opt.analysis.captures import join_captures
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.ranks import Ranks, join_ranks, rank_of
 from llm_perf_opt.summary.devices import Communication
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.rank_captures import rank_capture, rank_timeline
 from tests.unit.timelines import ALL_REDUCE, LAUNCH, US, make_timeline
 
@@ -36,7 +36,7 @@ def talk_of(found: Ranks) -> Communication:
 # who they are
 
 
-def test_the_rank_is_what_the_capture_says_else_what_its_file_is_called() -> None:
+def test_the_rank_is_from_the_capture_else_from_the_file_name() -> None:
     timeline = rank_timeline([10], [20])
     assert rank_of(rank_capture(timeline, "rank5.json", 3), 5) == 3
     for odd in (None, True, -1, "2", 1e3):
@@ -79,7 +79,7 @@ def test_a_rank_given_twice_counts_once() -> None:
     for order in (captures, captures[::-1]):
         found = join_ranks(order)
         (note,) = found.notes
-        assert tells(note, "0", "a-rank0.json", "b-rank0.json")
+        assert mentions(note, "0", "a-rank0.json", "b-rank0.json")
         assert [row.source for row in found.ranks] == ["a-rank0.json", "rank1.json"]
         assert len(found.captures) == 1
         assert sum(kernel.launches or 0 for kernel in found.captures[0].facts.kernels) == 2 * 3
@@ -101,16 +101,16 @@ def test_two_captured_ranges_of_every_rank_are_two_captures() -> None:
         assert sum(kernel.launches or 0 for kernel in one.facts.kernels) == 2 * 3
 
 
-def test_missing_ranks_and_different_numbers_of_steps_are_said() -> None:
+def test_missing_ranks_and_different_numbers_of_steps_are_reported() -> None:
     def capture(rank: int, steps: int) -> object:
         facts = {"world_size": 8, "profiler_steps": steps}
         return rank_capture(rank_timeline([10], [20], facts=facts), f"rank{rank}.json", rank)
 
     (missing,) = join_ranks([capture(0, 2), capture(5, 2)]).notes  # type: ignore[list-item]
-    assert tells(missing, "2", "8", "6")
+    assert mentions(missing, "2", "8", "6")
     notes = join_ranks([capture(0, 2), capture(5, 3)]).notes  # type: ignore[list-item]
     assert len(notes) == 2
-    assert tells(notes[1], "0", "2", "5", "3"), "the ranks, and the steps of each"
+    assert mentions(notes[1], "0", "2", "5", "3"), "the ranks, and the steps of each"
 
 
 # who waits for whom
@@ -159,13 +159,13 @@ def test_a_capture_that_begins_earlier_has_the_same_clock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clock_us", "said"),
+    ("clock_us", "message"),
     [(3, None), (7_000, "differ by up to 7.00 ms"), (9_000_000, "from different moments")],
 )
-def test_what_clocks_differ_by_is_said(clock_us: int, said: str | None) -> None:
+def test_what_clocks_differ_by_is_reported(clock_us: int, message: str | None) -> None:
     found = joined(LATE, ENDS, [0, clock_us])
-    assert [note for note in found.notes if said is None or said not in note] == []
-    assert bool(found.notes) == (said is not None)
+    assert [note for note in found.notes if message is None or message not in note] == []
+    assert bool(found.notes) == (message is not None)
 
 
 def test_times_relative_to_different_bases_are_one_clock() -> None:
@@ -203,7 +203,7 @@ def test_among_eight_ranks_most_of_the_waiting_decides() -> None:
     assert talk.straggler_share_ratio == pytest.approx(160 / 180)
 
 
-def test_collectives_without_a_partner_are_left_out_and_said() -> None:
+def test_collectives_without_a_partner_are_left_out_and_reported() -> None:
     """Half a collective: rank 1's capture ends before the last one."""
     captures = [
         rank_capture(rank_timeline(LATE[0], ENDS), "rank0.json", 0),
@@ -211,7 +211,7 @@ def test_collectives_without_a_partner_are_left_out_and_said() -> None:
     ]
     found = join_ranks(captures)
     (note,) = found.notes
-    assert tells(note, "1")
+    assert mentions(note, "1")
     assert found.ranks[0].waits_s == pytest.approx(160e-6)
 
 
@@ -221,7 +221,7 @@ def test_ranks_without_a_collective_in_common_are_not_compared() -> None:
         rank_capture(rank_timeline([100], [200], name=GATHER), "rank1.json", 1),
     ]
     found = join_ranks(captures)
-    assert tells(found.notes[0], "2")
+    assert mentions(found.notes[0], "2")
     assert [row.waits_s for row in found.ranks] == [None, None]
     assert talk_of(found).wait_s is None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.analysis.cpu import PhaseClock, phase_work, work_section
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.summaries import operator
 
 
@@ -16,15 +16,15 @@ def test_one_row_per_phase_and_part() -> None:
     assert table.rows[0] == ["decode", "matrix", "500 ms", "50.0 %", "aten::mm", "50.0 %"]
     assert table.rows[1][:4] == ["decode", "dispatch", "400 ms", "40.0 %"]
     assert table.rows[1][4:] == ["", ""]
-    assert tells(section.paragraphs[0], "1.20") and tells(section.paragraphs[1], "1.00 µs")
+    assert mentions(section.paragraphs[0], "1.20") and mentions(section.paragraphs[1], "1.00 µs")
 
 
-def test_a_cost_that_was_not_measured_is_said() -> None:
+def test_a_cost_that_was_not_measured_is_reported() -> None:
     work = phase_work([operator("aten::mm", 10, 0.5)], PhaseClock())
     assert work is not None
     (section,) = work_section({"decode": work})
-    assert work.of == "operators" and tells(section.paragraphs[0], "operators")
-    assert "µs" not in section.paragraphs[1] and tells(section.paragraphs[1], "views")
+    assert work.of == "operators" and mentions(section.paragraphs[0], "operators")
+    assert "µs" not in section.paragraphs[1] and mentions(section.paragraphs[1], "views")
 
 
 def test_nothing_without_work() -> None:

@@ -63,7 +63,7 @@ SDPA = "aten::scaled_dot_product_attention"
 Q, KV = [2, 16, 559, 64], [2, 4, 559, 64]
 
 
-def test_attention_is_told_apart_by_its_flag_and_its_lengths() -> None:
+def test_attention_is_distinguished_by_its_flag_and_its_lengths() -> None:
     causal = call(SDPA, Q, KV, KV, [], concrete={5: "True"})
     assert measured_operator(causal) == Attention("context", 2, 559, 16, 4, 64)
     whole = call(SDPA, Q, Q, Q, [], concrete={5: "False"})

@@ -132,7 +132,7 @@ def test_operators_are_weighed_by_the_wall_clock_of_their_phase() -> None:
     assert [op.run_share_ratio for op in operators] == pytest.approx([3 / 13, 1 / 13, 9 / 13])
 
 
-def test_vision_is_a_part_of_its_own_unless_it_is_told_to_be_in_prefill() -> None:
+def test_vision_is_a_part_of_its_own_unless_set_to_be_in_prefill() -> None:
     timings = Timings(vision_s=one(1.0), prefill_s=one(2.0), decode_s=one(5.0), source="timings.json")
     apart = wall_clock_split(timings)
     assert apart is not None

@@ -31,7 +31,7 @@ def rows(capture: Capture) -> int:
     return len(capture.found.ops) + len(capture.found.calls)
 
 
-def test_what_ranks_say_together_is_the_same_without_their_rows() -> None:
+def test_totals_of_ranks_are_the_same_without_their_rows() -> None:
     whole, slim = captures(4), captures(4)
     for one in slim[1:]:
         only_collectives(one)

@@ -25,7 +25,7 @@ from llm_perf_opt.captures.kineto.reader import read_kineto
 from llm_perf_opt.hardware.silicon.operators import Attention, Gemm, MoeLayer, Operator
 from llm_perf_opt.hardware.silicon.timing import How, Source, TableTime, Timing
 from llm_perf_opt.summary import Hardware, Kernel, Peak
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.analysis.operators.test_work import GEMM, shaped, trace
 from tests.unit.kineto_traces import call, kernel
 from tests.unit.summaries import kernel as row
@@ -111,7 +111,7 @@ def test_ratio_and_time_at_stake_are_over_all_shapes_of_a_kernel() -> None:
     assert target.compared_ratio == pytest.approx(0.6)
     assert target.shapes == ["64 × 64 × 64 bfloat16", "4 × 16 × 8 bfloat16"]
     assert target.flops == pytest.approx((10 * LARGE.flops + 20 * SMALL.flops) / 30)
-    assert tells(describe_target(target), "1.88", "vLLM 0.24, cuBLAS")
+    assert mentions(describe_target(target), "1.88", "vLLM 0.24, cuBLAS")
     assert coverage.compared_s == pytest.approx(600e-6) and coverage.at_stake_s == pytest.approx(300e-6)
 
 
@@ -190,17 +190,17 @@ def test_beyond_the_tables_there_is_no_target() -> None:
 
 
 def test_experts_of_one_rank_are_looked_for_as_parts_of_whole_ones() -> None:
-    asked: list[Operator] = []
+    requested: list[Operator] = []
 
     def ask(operator: Operator) -> Timing | None:
-        asked.append(operator)
+        requested.append(operator)
         split = isinstance(operator, MoeLayer) and operator.tensor_parallel == 4
         return tables((1e-3, "measured", "vllm")) if split else None
 
     look_up = look_up_in(ask, h100())
     mine = MoeLayer(64, 2048, 192, 8, 128)
     assert look_up(mine) is not None and look_up(mine) is not None
-    assert [op.inter for op in asked if isinstance(op, MoeLayer)] == [192, 384, 768]
+    assert [op.inter for op in requested if isinstance(op, MoeLayer)] == [192, 384, 768]
 
 
 def test_kernels_that_took_no_time_are_not_compared() -> None:
@@ -209,8 +209,8 @@ def test_kernels_that_took_no_time_are_not_compared() -> None:
     assert one.target is None
 
 
-def test_shapes_in_words() -> None:
-    assert tells(
+def test_described_shapes() -> None:
+    assert mentions(
         describe_shape(Attention("generation", 8, 1000, 9, 3, 128)),
         "generation",
         "8",
@@ -219,7 +219,7 @@ def test_shapes_in_words() -> None:
         "3",
         "128",
     )
-    assert tells(describe_shape(MoeLayer(64, 2048, 192, 8, 128)), "64", "8", "128", "2048 × 192 bfloat16")
+    assert mentions(describe_shape(MoeLayer(64, 2048, 192, 8, 128)), "64", "8", "128", "2048 × 192 bfloat16")
 
 
 def test_a_kernel_without_time_keeps_its_target() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from llm_perf_opt.analysis.telemetry import MOST_POINTS, absent_notes, memory_of, telemetry_of
 from llm_perf_opt.captures.documents import PhasePeak, TelemetryColumns, TelemetryDocument
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def document(
@@ -77,12 +77,12 @@ def test_throttle_reasons_have_shares() -> None:
     assert found.throttled_ratio == {"cap": 0.5, "hot": 0.25}
 
 
-def test_reasons_that_are_not_told_are_not_none_at_all() -> None:
+def test_unknown_reasons_are_not_none() -> None:
     assert telemetry_of(document(throttled=[None] * 21)).throttled_ratio is None
     assert telemetry_of(document()).throttled_ratio == {}
 
 
-def test_series_are_bounded_and_leave_out_what_is_not_told() -> None:
+def test_series_are_bounded_and_leave_out_what_is_not_reported() -> None:
     found = telemetry_of(document(5000, clock_hz=[None] * 5000))
     assert [series.name for series in found.series] == ["power_w", "temperature_c", "memory_bytes"]
     assert all(1 < len(series.points) <= MOST_POINTS for series in found.series)
@@ -93,11 +93,11 @@ def test_the_notes_give_each_reason_once() -> None:
         energy_j=[None] * 21, power_w=[None] * 21, absent={"power_w": "no RAPL", "energy_j": "no RAPL"}
     )
     (note,) = absent_notes(made, telemetry_of(made))
-    assert tells(note, "power", "energy") and note.count("no RAPL") == 1
+    assert mentions(note, "power", "energy") and note.count("no RAPL") == 1
     assert absent_notes(document(), telemetry_of(document())) == []
 
 
-def test_a_short_run_says_why_it_has_no_energy() -> None:
+def test_a_short_run_gives_the_reason_for_no_energy() -> None:
     short = document(8)
     (note,) = absent_notes(short, telemetry_of(short))
     assert "shorter than 0.5 s" in note

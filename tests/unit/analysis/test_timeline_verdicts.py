@@ -7,7 +7,7 @@ import pytest
 from llm_perf_opt.analysis.verdicts import judge
 from llm_perf_opt.summary import Budget, BudgetPart, Utilisation
 from llm_perf_opt.summary.devices import IdleOwner
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.summaries import budget, summary
 
 
@@ -82,8 +82,8 @@ def test_a_queue_decides_only_where_it_is_most_of_the_time(shares: dict[str, flo
 def test_the_sentence_of_a_wait_has_its_numbers_and_its_owner() -> None:
     found = judge(summary(budget={"decode": budget(2.0, compute=0.2, sync=0.8, launch=0.0)}))["decode"]
     assert found.bound == "sync"
-    assert tells(found.arithmetic, "2.00 s", "compute", "20.0 %", "sync", "80.0 %")
-    assert not tells(found.arithmetic, "launch"), "a part without time is not listed"
+    assert mentions(found.arithmetic, "2.00 s", "compute", "20.0 %", "sync", "80.0 %")
+    assert not mentions(found.arithmetic, "launch"), "a part without time is not listed"
     owner = IdleOwner("data loading", "load_batch")
     parts = [
         BudgetPart("compute", 0.5, 0.25),
@@ -92,23 +92,23 @@ def test_the_sentence_of_a_wait_has_its_numbers_and_its_owner() -> None:
     ]
     found = judge(summary(budget={"all": Budget(2.0, parts, "t.json")}))["all"]
     assert found.bound == "host"
-    assert tells(found.arithmetic, "2.00 s", "25.0 %", "50.0 %", "data loading", "load_batch")
-    assert not tells(found.arithmetic, "python"), "the owner of most of the wait"
+    assert mentions(found.arithmetic, "2.00 s", "25.0 %", "50.0 %", "data loading", "load_batch")
+    assert not mentions(found.arithmetic, "python"), "the owner of most of the wait"
 
 
-def test_a_full_device_is_said_to_be_full() -> None:
+def test_a_full_device_is_reported() -> None:
     data = summary(budget={"decode": budget(2.0, compute=0.9, launch=0.1)})
     found = judge(data)["decode"]
     assert found.bound == "unknown"
-    assert tells(found.arithmetic, "90.0 %", "2.00 s", "FLOPs")
+    assert mentions(found.arithmetic, "90.0 %", "2.00 s", "FLOPs")
     data.utilisation = {"decode": Utilisation(mfu_ratio=0.1, mbu_ratio=0.2)}
     found = judge(data)["decode"]
     assert found.bound == "unknown"
-    assert tells(found.arithmetic, "counters", "MFU", "10.0 %", "MBU", "20.0 %", "40.0 %")
-    assert not tells(found.arithmetic, "FLOPs")
+    assert mentions(found.arithmetic, "counters", "MFU", "10.0 %", "MBU", "20.0 %", "40.0 %")
+    assert not mentions(found.arithmetic, "FLOPs")
 
 
-def test_a_budget_of_parts_that_nobody_knows_decides_nothing() -> None:
+def test_a_budget_of_unknown_parts_decides_nothing() -> None:
     """A stage from outside may split its time by words of its own."""
     assert bound_of(reading=0.7, writing=0.3) == "unknown"
     assert judge(summary(budget={"decode": Budget(0.0, [])}))["decode"].bound == "unknown"

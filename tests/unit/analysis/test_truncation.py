@@ -20,7 +20,7 @@ from llm_perf_opt.cli import main
 from llm_perf_opt.summary import Coverage, Kernel, Params, Static, StaticModule, StaticPhase, Summary
 from llm_perf_opt.summary.file import load_summary
 from llm_perf_opt.summary.static import ShapesUsed, StaticDocument, Totals
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.summaries import kernel
 
 LAYERS, PER_LAYER = 4, 7
@@ -101,10 +101,10 @@ def test_far_fewer_launches_than_the_model_needs_are_a_cut_capture(
     if found is not None:
         assert (found.launches, found.expected) == (launches, MODULES * steps)
         assert found.phase == "decode"
-        assert tells(found.text, "decode", f"{launches:,}", f"{MODULES * steps:,}")
+        assert mentions(found.text, "decode", f"{launches:,}", f"{MODULES * steps:,}")
 
 
-def test_nothing_is_said_without_a_static_model_or_with_hidden_launches() -> None:
+def test_nothing_is_reported_without_a_static_model_or_with_hidden_launches() -> None:
     few = [launched("gemm", 1)]
     assert shortage(None, few, "decode", {"decode": 10}) is None
     assert shortage(model(), [*few, launched("graph", 9)], "decode", {"decode": 10}) is None
@@ -186,11 +186,11 @@ def test_the_passes_of_a_table_are_in_its_configuration(tmp_path: Path) -> None:
 def test_a_table_that_may_hold_one_pass_or_all_decides_nothing(tmp_path: Path) -> None:
     found = ingested(tmp_path, table(tmp_path / "decode.csv", ("gemm", 290, 90 * MS)), DECODE)
     assert found.verdicts["decode"].bound == "unknown"
-    assert any(tells(note, "decode", "45.0 %", "90.0 %") for note in found.notes)
+    assert any(mentions(note, "decode", "45.0 %", "90.0 %") for note in found.notes)
 
 
 @pytest.mark.parametrize("name", ["per-stage-sam", "vision", "prefill"])
-def test_a_table_of_another_range_says_nothing_of_decode(name: str, tmp_path: Path) -> None:
+def test_a_table_of_another_range_is_not_used_for_decode(name: str, tmp_path: Path) -> None:
     """A few kernels of another range must not pass for all the work of decode."""
     found = ingested(tmp_path, table(tmp_path / f"{name}.csv", ("gemm", 290, MS)), DECODE)
     assert found.verdicts["decode"].bound == "unknown"
@@ -199,7 +199,7 @@ def test_a_table_of_another_range_says_nothing_of_decode(name: str, tmp_path: Pa
     assert [finding.id for finding in found.findings if finding.phase == "decode"] == []
 
 
-def test_the_real_table_of_one_stage_beside_timings_of_others(shared_data: Path, tmp_path: Path) -> None:
+def test_the_real_table_of_one_stage_next_to_timings_of_others(shared_data: Path, tmp_path: Path) -> None:
     folder = shared_data / "rtx5090-deepseek-ocr" / "nsys"
     wall = {"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}
     found = ingested(tmp_path, folder / "per-stage-projector.cuda_gpu_kern_sum.csv", wall)

@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.unprofiled import against_wall_clock, occurrences
 from llm_perf_opt.analysis.verdicts import judge
 from llm_perf_opt.summary import Budget, BudgetPart, Workload
 from llm_perf_opt.summary.devices import IdleOwner
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.summaries import budget, summary, timings
 
 NOTHING = Workload()
@@ -41,10 +41,10 @@ def test_a_token_of_eight_milliseconds_with_seven_of_kernels_loses_at_most_one()
     (only,) = idle.find_losses(data)
     assert only.id == "launch-bound"
     assert only.gain_upper_s is not None and only.gain_upper_s <= 0.1
-    assert any(tells(line, "2.00 s", "2.50") for line in only.evidence)
+    assert any(mentions(line, "2.00 s", "2.50") for line in only.evidence)
 
 
-def test_the_profiled_timeline_still_tells_what_the_host_does() -> None:
+def test_the_profiled_timeline_still_shows_what_the_host_does() -> None:
     """Twice as slow under the profiler, and waiting for its input all the same."""
     owner = IdleOwner("data loading", "load_batch")
     captured = Budget(4.0, [BudgetPart("compute", 1.0, 0.25), BudgetPart("data", 3.0, 0.75, owner)], "t.json")
@@ -54,11 +54,11 @@ def test_the_profiled_timeline_still_tells_what_the_host_does() -> None:
     assert found["decode"].parts[1].owner == owner
     verdict = judge(summary(timings=timed, budget=found))["decode"]
     assert verdict.bound == "host"
-    assert tells(verdict.arithmetic, "data loading", "load_batch")
-    assert tells(verdict.evidence[1], "4.00 s", "2.00")
+    assert mentions(verdict.arithmetic, "data loading", "load_batch")
+    assert mentions(verdict.evidence[1], "4.00 s", "2.00")
 
 
-def test_a_capture_of_half_the_steps_stands_for_all_of_them() -> None:
+def test_a_capture_of_half_the_steps_represents_all_of_them() -> None:
     captured = budget(1.0, compute=0.35, launch=0.65)
     found, _ = against_wall_clock(
         {"decode": captured}, {"decode": 50}, timings(decode=0.8, tpot=0.008), NOTHING
@@ -67,7 +67,7 @@ def test_a_capture_of_half_the_steps_stands_for_all_of_them() -> None:
     assert found["decode"].profiled_span_s == pytest.approx(2.0)
 
 
-def test_tokens_are_told_by_the_workload_where_they_were_not_timed() -> None:
+def test_tokens_come_from_the_workload_where_they_were_not_timed() -> None:
     captured = budget(2.0, compute=0.35, launch=0.65)
     found, _ = against_wall_clock(
         {"decode": captured}, {"decode": 100}, timings(decode=0.8), Workload(new_tokens=101)
@@ -101,7 +101,7 @@ def test_a_capture_of_other_work_is_noted_and_not_measured_against_the_timings()
     found, notes = against_wall_clock(captured, {"prefill": 1}, timings(prefill=0.25), NOTHING)
     assert found == captured
     (note,) = notes
-    assert tells(note, "prefill", "250 ms", "1.00 s")
+    assert mentions(note, "prefill", "250 ms", "1.00 s")
 
 
 @pytest.mark.parametrize(("device_s", "fits"), [(1.05, True), (1.06, False)])
@@ -156,7 +156,7 @@ def test_losses_of_prefill_are_not_those_of_the_vision_inside_it() -> None:
     ("timed_apart", "captured_apart"),
     [(True, False), (False, True)],
 )
-def test_vision_that_is_told_apart_on_one_side_only_leaves_prefill_as_captured(
+def test_vision_that_is_separate_on_one_side_only_leaves_prefill_as_captured(
     timed_apart: bool, captured_apart: bool
 ) -> None:
     captured = {"prefill": budget(1.0, compute=0.3, launch=0.7)}

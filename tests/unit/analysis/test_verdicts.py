@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.analysis.verdicts import judge, worth_showing
+from llm_perf_opt.analysis.verdicts import judge, phases_to_show
 from llm_perf_opt.core.units import percent
 from llm_perf_opt.summary import Hardware, Kernel, Prediction, Utilisation, Workload
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.summaries import budget, cpu, gpu, kernel, operator, summary, timings, verdict
 
 
@@ -18,7 +18,7 @@ def test_device_time_against_wall_clock() -> None:
     assert judge(summary(utilisation=half))["decode"].bound == "unknown"
 
 
-def test_one_phase_of_many_is_judged_by_an_upper_bound() -> None:
+def test_one_phase_of_many_is_rated_by_an_upper_bound() -> None:
     data = summary(
         timings=timings(prefill=0.1, decode=0.7),
         workload=Workload(samples=10),
@@ -96,17 +96,17 @@ def test_on_a_cpu_operators_decide() -> None:
     data.predictions = {"decode": Prediction(0.05, "memory", 10.0, "0.5 GB ÷ 10 GB/s")}
     slow = judge(data)["decode"]
     assert slow.bound == "unknown"  # mostly matrix work, but far from any limit
-    assert tells(slow.arithmetic, "11.1 %", "memory")
+    assert mentions(slow.arithmetic, "11.1 %", "memory")
     even = [operator("aten::addmm", 10, 0.5), operator("aten::mul", 10, 0.5)]
     undecided = judge(summary(hardware=cpu(), timings=timed, operators=even))["decode"]
     assert undecided.bound == "unknown"
-    assert not tells(undecided.arithmetic, "trace")  # it has one
-    assert tells(undecided.arithmetic, "50.0 %")
+    assert not mentions(undecided.arithmetic, "trace")  # it has one
+    assert mentions(undecided.arithmetic, "50.0 %")
     blind = judge(summary(hardware=cpu(), timings=timed))["decode"]
-    assert blind.bound == "unknown" and tells(blind.arithmetic, "trace", "FLOPs")
+    assert blind.bound == "unknown" and mentions(blind.arithmetic, "trace", "FLOPs")
 
 
-def test_unknown_says_what_is_missing_and_nothing_is_judged_without_data() -> None:
+def test_unknown_names_what_is_missing_and_nothing_is_concluded_without_data() -> None:
     found = judge(summary(timings=timings(decode=1.0)))
     assert set(found) == {"decode"}
     assert found["decode"].bound == "unknown"
@@ -125,10 +125,10 @@ def test_a_batch_is_timed_once_for_all_its_samples() -> None:
 
 
 def test_the_whole_capture_is_not_shown_where_it_repeats_a_phase() -> None:
-    told = {"prefill": verdict("compute"), "decode": verdict("launch"), "all": verdict("launch")}
-    assert worth_showing(told) == ["prefill", "decode"]
-    assert worth_showing({**told, "all": verdict("memory")}) == ["prefill", "decode", "all"]
-    assert worth_showing({"all": verdict("launch")}) == ["all"]
+    shown = {"prefill": verdict("compute"), "decode": verdict("launch"), "all": verdict("launch")}
+    assert phases_to_show(shown) == ["prefill", "decode"]
+    assert phases_to_show({**shown, "all": verdict("memory")}) == ["prefill", "decode", "all"]
+    assert phases_to_show({"all": verdict("launch")}) == ["all"]
 
 
 def counted(name: str, seconds: float, compute: float, memory: float, phase: str = "prefill") -> Kernel:
@@ -141,11 +141,11 @@ def test_counters_are_weighted_by_the_time_of_their_kernels() -> None:
     data = summary(kernels=rows, budget={"prefill": budget(2.0, compute=1.0)}, sources={"ncu": "a.ncu-rep"})
     found = judge(data)["prefill"]
     assert found.bound == "memory"
-    assert tells(found.arithmetic, "100 %", "22.0 %", "82.0 %")
+    assert mentions(found.arithmetic, "100 %", "22.0 %", "82.0 %")
     assert found.evidence == ["ncu: a.ncu-rep"]
 
 
-def test_every_phase_is_judged_by_its_own_kernels_and_the_run_by_all() -> None:
+def test_every_phase_is_rated_by_its_own_kernels_and_the_run_by_all() -> None:
     rows = [
         counted("a", 1.0, 0.9, 0.1, "prefill"),
         counted("b", 3.0, 0.1, 0.9, "decode"),
@@ -158,8 +158,8 @@ def test_every_phase_is_judged_by_its_own_kernels_and_the_run_by_all() -> None:
         "decode": "memory",
         "all": "memory",
     }
-    assert tells(found["decode"].arithmetic, "75.0 %", "10.0 %", "90.0 %")
-    assert tells(found["all"].arithmetic, "80.0 %", "30.0 %", "70.0 %")
+    assert mentions(found["decode"].arithmetic, "75.0 %", "10.0 %", "90.0 %")
+    assert mentions(found["all"].arithmetic, "80.0 %", "30.0 %", "70.0 %")
 
 
 def test_a_counter_that_some_kernel_lacks_decides_nothing() -> None:
@@ -175,7 +175,7 @@ def test_a_unit_that_did_nothing_counts_as_nothing() -> None:
     rows = [counted("copy", 2.0, 0.0, 0.75)]
     found = judge(summary(kernels=rows, budget={"prefill": budget(2.0, compute=1.0)}))["prefill"]
     assert found.bound == "memory"
-    assert tells(found.arithmetic, "0 %", "75.0 %")
+    assert mentions(found.arithmetic, "0 %", "75.0 %")
 
 
 @pytest.mark.parametrize(
@@ -207,14 +207,14 @@ def test_where_device_time_begins_to_decide() -> None:
     half = {"decode": Utilisation(device_busy_ratio=0.5)}
     assert judge(summary(utilisation=half))["decode"].bound == "unknown"
     less = judge(summary(utilisation={"decode": Utilisation(device_busy_ratio=0.49)}))["decode"]
-    assert less.bound == "launch" and tells(less.arithmetic, "49.0 %", "50.0 %")
+    assert less.bound == "launch" and mentions(less.arithmetic, "49.0 %", "50.0 %")
 
 
 @pytest.mark.parametrize(("mfu", "mbu", "bound"), [(0.4, 0.1, "compute"), (0.39, 0.1, "unknown")])
 def test_where_a_modelled_limit_is_near(mfu: float, mbu: float, bound: str) -> None:
     found = judge(summary(utilisation={"prefill": Utilisation(mfu_ratio=mfu, mbu_ratio=mbu)}))["prefill"]
     assert found.bound == bound
-    assert tells(found.arithmetic, "MFU", percent(mfu), "MBU", percent(mbu), "40.0 %")
+    assert mentions(found.arithmetic, "MFU", percent(mfu), "MBU", percent(mbu), "40.0 %")
 
 
 @pytest.mark.parametrize(
@@ -238,14 +238,14 @@ def test_a_quarter_of_the_limit_is_near_enough_for_matrix_work() -> None:
     assert judge(data)["decode"].bound == "unknown"
 
 
-def test_undecided_says_how_far_both_limits_are() -> None:
+def test_undetermined_shows_how_far_both_limits_are() -> None:
     use = {"decode": Utilisation(mfu_ratio=0.1, mbu_ratio=0.2)}
     far = judge(summary(utilisation=use, budget={"decode": budget(1.0, compute=1.0)}))["decode"]
-    assert tells(far.arithmetic, "100 %", "1.00 s", "counters", "MFU", "10.0 %", "MBU", "20.0 %", "40.0 %")
+    assert mentions(far.arithmetic, "100 %", "1.00 s", "counters", "MFU", "10.0 %", "MBU", "20.0 %", "40.0 %")
     rows = [operator("aten::mm", 1, 0.5), operator("aten::mul", 1, 0.5)]
     on_cpu = judge(summary(hardware=cpu(), utilisation=use, operators=rows))["decode"]
-    assert tells(on_cpu.arithmetic, "element-wise", "50.0 %", "aten::mul")
+    assert mentions(on_cpu.arithmetic, "element-wise", "50.0 %", "aten::mul")
     untraced = judge(summary(hardware=cpu(), utilisation=use))["decode"]
-    assert tells(untraced.arithmetic, "MFU", "10.0 %", "MBU", "20.0 %", "40.0 %")
-    assert not tells(untraced.arithmetic, "counters"), "a processor has none"
+    assert mentions(untraced.arithmetic, "MFU", "10.0 %", "MBU", "20.0 %", "40.0 %")
+    assert not mentions(untraced.arithmetic, "counters"), "a processor has none"
     assert far.bound == on_cpu.bound == untraced.bound == "unknown"

@@ -63,7 +63,7 @@ def test_joins_are_movement_unless_the_cache_is_known_to_grow() -> None:
         PhaseClock(host_s=1.0, wall_s=0.5),  # 0.577 s of work do not fit: it was disturbed more
     ],
 )
-def test_without_two_passes_that_fit_dispatch_is_not_told(clock: PhaseClock) -> None:
+def test_without_two_matching_passes_dispatch_is_not_separated(clock: PhaseClock) -> None:
     """The rest of the profiled time holds the profiler too."""
     work = phase_work(ROWS, clock, operator_cost_s=COST_S)
     assert work is not None and work.of == "profiled"
@@ -71,7 +71,7 @@ def test_without_two_passes_that_fit_dispatch_is_not_told(clock: PhaseClock) -> 
     assert shares(work)["outside operators"] == pytest.approx(1 - 0.577)
 
 
-def test_operators_alone_say_nothing_of_what_lies_between_them() -> None:
+def test_operators_alone_do_not_explain_time_between_them() -> None:
     work = phase_work(ROWS, PhaseClock(wall_s=0.8), operator_cost_s=COST_S)
     assert work is not None and (work.of, work.span_s) == ("operators", pytest.approx(0.64))
     assert "dispatch" not in shares(work)
@@ -170,7 +170,7 @@ def test_only_decode_with_a_dynamic_cache_copies_it(phase: str, cache: str | Non
     assert [part.name for part in cpu_work(data, {}, None)[phase].parts] == ["movement"]
 
 
-def test_where_a_device_works_the_host_is_not_judged_by_its_operators() -> None:
+def test_where_a_device_works_the_host_is_not_rated_by_its_operators() -> None:
     assert cpu_work(summary(hardware=gpu(), operators=ROWS), {"decode": 1.0}, None) == {}
     with_kernels = summary(hardware=cpu(), operators=ROWS, kernels=[kernel("k", "gemm", 1.0)])
     assert cpu_work(with_kernels, {"decode": 1.0}, None) == {}

@@ -128,7 +128,7 @@ def test_without_the_late_rank_the_program_is_as_much_shorter(case: Case) -> Non
 
 
 @pytest.mark.parametrize("case", [*HOST_SYNC, *HOST_IDLE], ids=by_name)
-def test_whether_the_host_could_keep_ahead_tells_waiting_from_python(case: Case, tmp_path: Path) -> None:
+def test_whether_the_host_could_keep_ahead_separates_waiting_from_python(case: Case, tmp_path: Path) -> None:
     """Where waiting is the cause, the host's own work fits beside the device's; where Python is, it does not."""
     (one,) = read(case, tmp_path)
     waiting = checker.total(

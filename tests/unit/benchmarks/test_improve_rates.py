@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 @pytest.fixture
@@ -41,20 +41,27 @@ def timings(path: Path, passes: int) -> Path:
 def test_searches_are_run_over_recorded_timings(
     rates: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--timings", str(timings(tmp_path / "timings.json", 160)), "--repeats", "1", "--searches", "1"]
-    monkeypatch.setattr(sys, "argv", ["improve_rates.py", *words])
+    arguments = [
+        "--timings",
+        str(timings(tmp_path / "timings.json", 160)),
+        "--repeats",
+        "1",
+        "--searches",
+        "1",
+    ]
+    monkeypatch.setattr(sys, "argv", ["improve_rates.py", *arguments])
     monkeypatch.setattr(rates, "FACTORS", (1.0, 0.5))
     assert rates.main() == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in said.splitlines()
+        for line in output.splitlines()
         if line.startswith("|")
     ]
-    (place,) = [n for n, cells in enumerate(rows) if tells(cells[0], "model.cache=preallocated")]
-    assert tells(rows[place][0], "-20%") and rows[place][1:] == ["0 (0%)", "0 (0%)", "1 (100%)"]
+    (place,) = [n for n, cells in enumerate(rows) if mentions(cells[0], "model.cache=preallocated")]
+    assert mentions(rows[place][0], "-20%") and rows[place][1:] == ["0 (0%)", "0 (0%)", "1 (100%)"]
     assert rows[place - 1][1:] == ["0 (0%)", "0 (0%)", ""], "no remedy does anything"
-    assert tells(rows[place - 3][0], "1", "2", "6"), "searches, remedies, tests"
+    assert mentions(rows[place - 3][0], "1", "2", "6"), "searches, remedies, tests"
 
 
 def test_a_best_that_does_nothing_is_counted(rates: Any, monkeypatch: pytest.MonkeyPatch) -> None:

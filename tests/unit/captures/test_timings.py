@@ -10,7 +10,7 @@ import pytest
 
 from llm_perf_opt.captures.timings import load_timings
 from llm_perf_opt.core.errors import InputError
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def write(folder: Path, document: Any) -> Path:
@@ -35,7 +35,7 @@ def engine_document(**changes: Any) -> dict[str, Any]:
     return {"schema": 1, "workload": {"model": "m", "dtype": "float32"}, "samples": [sample], **changes}
 
 
-def test_what_the_engine_changed_is_said_once(tmp_path: Path) -> None:
+def test_what_the_engine_changed_is_reported_once(tmp_path: Path) -> None:
     """That weights are random is said of the workload; other notes are the engine's alone."""
     notes = ["random weights: timings are real, the text is meaningless", "model.compile=true: the experts …"]
     clock = load_timings(write(tmp_path, engine_document(notes=notes)))
@@ -58,7 +58,7 @@ def test_the_short_form_with_nested_vision(tmp_path: Path) -> None:
     assert clock.workload.samples == 20
 
 
-def test_the_short_form_with_vision_beside(tmp_path: Path) -> None:
+def test_the_short_form_with_vision(tmp_path: Path) -> None:
     clock = load_timings(
         write(
             tmp_path,
@@ -129,16 +129,18 @@ def test_mistakes_are_named(document: Any, named: str | None, tmp_path: Path) ->
     with pytest.raises(InputError) as caught:
         load_timings(path)
     assert caught.value.exit_code == 3 and str(path) in caught.value.message
-    assert named is None or tells(caught.value.message, named)
+    assert named is None or mentions(caught.value.message, named)
 
 
-def test_a_mistyped_key_is_guessed_and_a_foreign_one_lists_the_known(tmp_path: Path) -> None:
+def test_a_mistyped_key_is_guessed_and_an_unknown_one_lists_the_known(tmp_path: Path) -> None:
     with pytest.raises(InputError) as near:
         load_timings(write(tmp_path, {"prefil_s": 0.1}))
-    assert near.value.data["key"] == "prefil_s" and tells(near.value.hint, "'prefill_s'")
+    assert near.value.data["key"] == "prefil_s" and mentions(near.value.hint, "'prefill_s'")
     with pytest.raises(InputError) as far:
         load_timings(write(tmp_path, {"qqqq": 0.1}))
-    assert far.value.data["key"] == "qqqq" and tells(far.value.hint, "preprocess_s", "prefill_s", "decode_s")
+    assert far.value.data["key"] == "qqqq" and mentions(
+        far.value.hint, "preprocess_s", "prefill_s", "decode_s"
+    )
 
 
 def test_not_finite_and_not_there(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.commands import completion
+from llm_perf_opt.commands import VERBS, completion
 from llm_perf_opt.commands.completion import complete
-from llm_perf_opt.commands.verbs import VERBS
 from llm_perf_opt.config.compose import known_keys
 from llm_perf_opt.core.errors import ConfigError
 

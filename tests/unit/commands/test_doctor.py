@@ -12,7 +12,7 @@ from llm_perf_opt.commands import doctor
 from llm_perf_opt.commands import doctor as doctor_machine
 from llm_perf_opt.commands.doctor import build_problem, describe_machine, machine_lines
 from llm_perf_opt.hardware import detect
-from tests.drivers.tools import asked, play, transcript
+from tests.drivers.tools import play, queries, transcript
 
 Machine = Callable[..., list[str]]
 
@@ -66,7 +66,7 @@ def test_many_gpus_of_one_kind_are_one_line(lines: Machine) -> None:
 def test_rocm(lines: Machine, tmp_path: Path) -> None:
     shown = lines(amd_smi={"static --asic --vram --json": (0, transcript("amd-smi-static.mi300x.json"))})
     assert shown.count("GPU       AMD Instinct MI300X, 192 GiB (amd-smi)") == 2
-    assert asked(tmp_path, "amd-smi") == ["static --asic --vram --json"]
+    assert queries(tmp_path, "amd-smi") == ["static --asic --vram --json"]
 
 
 def test_old_rocm_has_rocm_smi_only(lines: Machine) -> None:
@@ -85,13 +85,13 @@ def test_intel(lines: Machine) -> None:
 
 
 def test_a_driver_and_a_library_of_different_versions(lines: Machine) -> None:
-    words = transcript("nvidia-smi.driver-mismatch")
-    shown = lines(nvidia_smi={QUERY: (18, words), "-L": (18, words)})
+    text = transcript("nvidia-smi.driver-mismatch")
+    shown = lines(nvidia_smi={QUERY: (18, text), "-L": (18, text)})
     assert "GPU       none found" in shown and not [line for line in shown if "Failed to initialize" in line]
 
 
 @pytest.mark.parametrize(
-    ("kind", "there", "words"),
+    ("kind", "there", "expected"),
     [
         ("cpu", "cuda_device_count", r"\bCPU build\b.*\bCUDA build\b"),
         ("cuda", "rocm_device_count", r"\bCUDA build\b.*\bROCm build\b"),
@@ -101,15 +101,15 @@ def test_a_driver_and_a_library_of_different_versions(lines: Machine) -> None:
     ],
 )
 def test_the_build_of_torch_against_the_machine(
-    monkeypatch: pytest.MonkeyPatch, kind: str, there: str | None, words: str | None
+    monkeypatch: pytest.MonkeyPatch, kind: str, there: str | None, expected: str | None
 ) -> None:
     for question in ("cuda_device_count", "rocm_device_count", "xpu_device_count", "mps_device_count"):
         monkeypatch.setattr(doctor_machine, question, lambda found=question == there: int(found))
-    said = build_problem(kind)
-    assert said is None if words is None else re.search(words, said or "")
+    text = build_problem(kind)
+    assert text is None if expected is None else re.search(expected, text or "")
 
 
-def test_root_without_the_capability_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_without_the_capability_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     report = doctor.diagnose()
     report["counter_permission"] = {
         "allowed": False,

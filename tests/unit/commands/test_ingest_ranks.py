@@ -182,12 +182,12 @@ def test_captures_of_different_tools_are_of_one_device() -> None:
 
 
 @pytest.mark.parametrize("calls", [True, False])
-def test_a_trace_without_device_events_says_so_first(tmp_path: Path, *, calls: bool) -> None:
+def test_a_trace_without_device_events_is_noted_first(tmp_path: Path, *, calls: bool) -> None:
     work = [kineto.op("aten::mm", 10.0 * n, 6.0, n + 1) for n in range(5)]
     launches = [kineto.call("cudaLaunchKernel", 10.0 * n + 1, 2.0, n + 1) for n in range(5)] if calls else []
     path = kineto.write(tmp_path / "host.json", kineto.document([*work, *launches]))
     found = ingest(tmp_path / "run", "--trace", path)
-    assert found.notes[0].startswith("The trace holds no device events")
+    assert found.notes[0].startswith("The trace contains no device events")
     assert ("ProfilerActivity.CUDA" in found.notes[0]) == calls
     assert not any(
         "device events" in note

@@ -22,7 +22,7 @@ def test_every_interface_and_plugin_is_listed(capsys: pytest.CaptureFixture[str]
     }
 
 
-def test_what_is_missing_is_said_with_the_command_that_installs_it(
+def test_what_is_missing_is_reported_with_the_command_that_installs_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLM_PERF_OPT_HIDE", "mlflow,torch")

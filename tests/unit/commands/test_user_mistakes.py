@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.cli import main
-from llm_perf_opt.commands.verbs import VERBS
+from llm_perf_opt.commands import VERBS
 from llm_perf_opt.config.legacy import current_overrides, translate_overrides
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.workloads.models import hub
@@ -23,7 +23,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "fix"),
+    ("expected", "code", "fix"),
     [
         (["run", "model=gpt2"], 2, "model=hf model.path=gpt2"),
         (["run", "model=meta-llama/Llama-3.1-8B"], 2, "model=hf model.path=meta-llama/Llama-3.1-8B"),
@@ -37,9 +37,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_mistake_gets_one_message_with_what_to_type(
-    words: list[str], code: int, fix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    expected: list[str], code: int, fix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(words) == code
+    assert main(expected) == code
     out, err = capsys.readouterr()
     assert err.startswith("error: ") and err.count("\n") == 2 and fix in err
     assert out == "" and "usage:" not in err
@@ -58,7 +58,7 @@ def test_a_hub_model_without_a_network_fails_before_any_work(
     assert not (tmp_path / "tmp").exists()
 
 
-def test_the_hub_is_asked_once_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_queried_once_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the discard port: refused at once
     assert hub._unreachable()
@@ -66,7 +66,7 @@ def test_the_hub_is_asked_once_and_not_for_long(monkeypatch: pytest.MonkeyPatch)
     assert "not a URL" in (hub._unreachable() or "")
 
 
-def test_a_hub_id_is_told_from_a_path(tmp_path: Path) -> None:
+def test_a_hub_id_is_distinguished_from_a_path(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     wanted = {
         "gpt2": True,
@@ -111,8 +111,8 @@ def test_the_plan_can_be_pasted_although_paths_have_spaces(
     run = tmp_path / "it's a run"
     program = "pipeline.workload.command=[echo,'two words']"
     quoted = str(run).replace("'", "\\'")
-    words = ["run", "--plan", "pipeline.nsys.enable=true", program, f"artifacts.runs_dir='{quoted}'"]
-    assert main([*words, "--json"]) == 0
+    parts = ["run", "--plan", "pipeline.nsys.enable=true", program, f"artifacts.runs_dir='{quoted}'"]
+    assert main([*parts, "--json"]) == 0
     stages = {stage["stage"]: stage for stage in json.loads(capsys.readouterr().out)["stages"]}
     for command in (
         step.removeprefix("run   ") for step in stages["nsys"]["steps"] if step.startswith("run ")
@@ -121,7 +121,7 @@ def test_the_plan_can_be_pasted_although_paths_have_spaces(
         assert any(str(run) in argument for argument in arguments)
         assert max(len(line) for line in command.splitlines()) <= 140
     assert shlex.split(stages["program"]["steps"][0].removeprefix("run   ")) == ["echo", "two words"]
-    assert main(words) == 0
+    assert main(parts) == 0
     assert "write nsys/run.nsys-rep" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 

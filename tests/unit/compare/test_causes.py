@@ -28,7 +28,7 @@ def test_samples_are_paired_by_name() -> None:
     assert {row.metric for row in result.samples} == {"total", "ttft", "tpot"}
 
 
-def test_phases_add_up_and_fewer_steps_are_told_from_faster_steps() -> None:
+def test_phases_add_up_and_fewer_steps_are_distinguished_from_faster_steps() -> None:
     same = compare(Side("A", [], [timed()], [document()]), Side("B", [], [timed()], [document(1.5)]))
     (split,) = same.splits
     assert [cause.name for cause in split.causes] == ["prefill", "decode"]

@@ -180,7 +180,7 @@ def test_samples_pair_by_id_and_strangers_are_named() -> None:
     assert metrics(result)["decode"].ratio == pytest.approx(1.0, abs=0.02)
 
 
-def test_notes_say_what_weakens_the_comparison() -> None:
+def test_notes_list_what_weakens_the_comparison() -> None:
     other = timed()
     other.workload.new_tokens = 20.0
     result = compare(side("a", document()), side("b", document(), summaries=[other]))
@@ -271,9 +271,9 @@ def test_two_runs_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert (
         main(["compare", str(a), str(b), "--gate", "tpot:+3%", "--gate", "ttft:+5%", "--out", str(out)]) == 1
     )
-    said = capsys.readouterr().out
-    assert re.search(r"tpot.*\+20\.\d %.*worse", said)
-    assert re.search("tpot.*regression", said) and not re.search("ttft.*regression", said)
+    output = capsys.readouterr().out
+    assert re.search(r"tpot.*\+20\.\d %.*worse", output)
+    assert re.search("tpot.*regression", output) and not re.search("ttft.*regression", output)
     assert {path.name for path in out.iterdir()} == {"comparison.json", "comparison.md", "comparison.html"}
     assert main(["compare", str(a), str(b)]) == 0
     assert main(["compare", str(b), str(a), "--gate", "tpot:+3%", "-q"]) == 0
@@ -342,7 +342,7 @@ def test_wrong_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_options_stand_anywhere() -> None:
+def test_options_may_be_anywhere() -> None:
     options = parse_arguments(
         ["model=llama_tiny", "--rounds", "5", "--run", "model.dtype=float32", "--gate", "tpot:+3%", "--", "model.dtype=bfloat16", "--json"]
     )  # fmt: skip
@@ -417,12 +417,12 @@ def test_the_page_draws_intervals_causes_and_pairs() -> None:
     assert tpot.outcome == "worse" and "worse" in described
     for ratio in (tpot.ratio, tpot.low_ratio, tpot.high_ratio):
         assert format_signed_percent(ratio) in described
-    told = comparison_markdown(result)
+    shown = comparison_markdown(result)
     (why,) = result.conclusions
     total = metrics(result)["total"]
     assert (why.a_s, why.b_s) == (total.a, total.b), "the ends of the waterfall are in the table"
     for cause in why.causes:
         assert re.search(
-            rf"\| {cause.name} \| {units.seconds(cause.a_s)} \| {units.seconds(cause.b_s)} \|", told
+            rf"\| {cause.name} \| {units.seconds(cause.a_s)} \| {units.seconds(cause.b_s)} \|", shown
         )
-    assert all(told.count(f"| `{name}` |") == 3 for name in ("s0", "s1", "s2"))
+    assert all(shown.count(f"| `{name}` |") == 3 for name in ("s0", "s1", "s2"))

@@ -82,7 +82,7 @@ def test_a_slower_run_never_looks_better_used_because_its_ceiling_was_measured_u
     assert side_at(ceiling_notes(back)[0], "181 GFLOP/s") == "B"
 
 
-def test_equal_ceilings_need_no_words() -> None:
+def test_equal_ceilings_need_no_note() -> None:
     result = compared(run(1.0), run(1.37))
     assert use_row(result, "MFU").ratio == pytest.approx(1 / 1.37)
     assert ceiling_notes(result) == []

@@ -18,7 +18,7 @@ from llm_perf_opt.core.units import format_signed_percent
 from llm_perf_opt.summary import Budget, BudgetPart, Kernel, Summary, Workload
 from llm_perf_opt.summary.codec import to_plain
 from llm_perf_opt.summary.devices import Collective, Communication, DeviceUse, IdleOwner, RankUse
-from tests.text_facts import tells_in_order
+from tests.text_facts import mentions_in_order
 from tests.unit.compare.test_compare import document
 from tests.unit.summaries import kernel, one, summary, timings
 
@@ -96,7 +96,7 @@ def test_owners_of_one_part_are_causes_of_their_own() -> None:
     loading, python = found.causes
     assert (loading.kind, round(loading.change_s, 9)) == ("idle", 0.2) and "data loading" in loading.name
     assert (python.kind, round(python.change_s, 9)) == ("idle", -0.1) and "python" in python.name
-    assert tells_in_order(found.sentence, "data loading", "+200 ms", "python", "−100 ms")
+    assert mentions_in_order(found.sentence, "data loading", "+200 ms", "python", "−100 ms")
 
 
 def collectives(total: float, exposed: float) -> Communication:
@@ -110,7 +110,9 @@ def collectives(total: float, exposed: float) -> Communication:
         (0.6, ["2.00"]),
     ],
 )
-def test_exposed_communication_says_whether_it_grew_or_lost_its_cover(total: float, grown: list[str]) -> None:
+def test_exposed_communication_names_whether_it_grew_or_lost_its_overlap(
+    total: float, grown: list[str]
+) -> None:
     def made(whole: float, exposed: float) -> Summary:
         rows = [gemm(), kernel("nccl", "communication", whole, launches=10)]
         return captured(rows, parts(communication=exposed), communication=collectives(whole, exposed))
@@ -164,9 +166,9 @@ def test_time_that_moved_between_devices_is_named_and_not_gained() -> None:
     assert (back.source, back.target) == ("GPU 1", "GPU 0") and back.text != move.text
     result = compare(side(on_two(0.3, 0.1)), side(on_two(0.12, 0.28)))
     console = comparison_console(result, width=1000)
-    for told in (console, comparison_markdown(result), comparison_html(result)):
-        assert move.text in told
-        assert "exposed communication" in told
+    for shown in (console, comparison_markdown(result), comparison_html(result)):
+        assert move.text in shown
+        assert "exposed communication" in shown
     assert concluded(on_two(0.3, 0.1), on_two(0.3, 0.1)).moved == []
     assert concluded(on_two(0.3, 0.1), on_two(0.1, 0.1)).moved == [], "less on one device is no move"
 
@@ -181,7 +183,7 @@ def test_what_moved_counts_at_equal_work() -> None:
     assert compare(side(a), side(b)).conclusions[0].moved == []
 
 
-def test_ranks_say_who_waits_and_for_whom() -> None:
+def test_ranks_show_who_waits_and_for_whom() -> None:
     def made(waits: tuple[float, float], straggler: int) -> Summary:
         ranks = [RankUse(number, waits_s=wait, compute_s=0.4) for number, wait in enumerate(waits)]
         return captured([gemm()], ranks=ranks, communication=Communication(straggler=straggler))
@@ -247,7 +249,7 @@ def test_kernels_that_came_went_and_were_replaced() -> None:
     found = concluded(a, b)
     assert found.verdict == "faster"
     assert {c.kind: round(c.change_s, 9) for c in found.causes} == {"vanished": -0.4, "appeared": 0.1}
-    assert tells_in_order(found.sentence, "2 elementwise", "−400 ms", "`triton_fused`", "+100 ms")
+    assert mentions_in_order(found.sentence, "2 elementwise", "−400 ms", "`triton_fused`", "+100 ms")
 
 
 def test_kernels_of_another_capture_do_not_explain_the_budget() -> None:
@@ -293,7 +295,7 @@ def no_conclusion(result: Comparison) -> None:
     assert found.work.text and found.work.text in result.sentence
 
 
-def test_work_that_cannot_be_told_is_no_conclusion_and_no_gate() -> None:
+def test_work_that_cannot_be_compared_is_no_conclusion_and_no_gate() -> None:
     a, b = unknown_work()
     five = [Side("x", [], [each] * 5, [None] * 5) for each in (a, b)]
     for first, second in (five, five[::-1]):
@@ -431,7 +433,7 @@ def test_sides_that_failed_or_measured_nothing_get_no_conclusion() -> None:
     assert nothing.sentence and "failed" not in nothing.sentence
 
 
-def test_other_models_are_said_beside_the_conclusion() -> None:
+def test_other_models_are_reported_with_the_conclusion() -> None:
     a = captured([gemm()], workload=Workload(model="small"))
     b = captured([gemm(0.9)], workload=Workload(model="large"))
     found = concluded(a, b)
@@ -466,7 +468,7 @@ def test_every_form_begins_with_the_sentence() -> None:
         (0.25, "4.00", "faster"),
     ],
 )
-def test_speed_in_words(ratio: float, size: str, way: str) -> None:
+def test_described_speed(ratio: float, size: str, way: str) -> None:
     assert size in speed(ratio)
     assert [word for word in ("faster", "slower") if word in speed(ratio)] == [way]
 

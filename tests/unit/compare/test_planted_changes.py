@@ -121,9 +121,9 @@ def test_a_collective_that_nothing_overlaps(prefill: list[Event], ingest: Ingest
 
 
 @pytest.mark.parametrize("steps", [True, False])
-@pytest.mark.parametrize(("before", "after", "said"), [(8, 7, "12.5 %"), (7, 8, "14.3 %")])
+@pytest.mark.parametrize(("before", "after", "message"), [(8, 7, "12.5 %"), (7, 8, "14.3 %")])
 def test_another_number_of_steps_is_no_change(
-    small: list[Event], ingest: Ingest, before: int, after: int, said: str, steps: bool
+    small: list[Event], ingest: Ingest, before: int, after: int, message: str, steps: bool
 ) -> None:
     def made(times: int) -> Side:
         events = plant.repeated(small, times)
@@ -133,7 +133,7 @@ def test_another_number_of_steps_is_no_change(
     result = compare(made(before), made(after))
     (found,) = result.conclusions
     assert (found.verdict, found.work.basis) == ("no change", "steps" if steps else "launches")
-    assert found.work.ratio == pytest.approx(after / before) and said in result.sentence
+    assert found.work.ratio == pytest.approx(after / before) and message in result.sentence
     rows = {row.name: row for row in result.metrics}
     assert rows["kernel_time"].ratio == pytest.approx(1.0, abs=0.001)
     assert rows["launches"].ratio == pytest.approx(1.0, abs=0.001)

@@ -10,7 +10,7 @@ import pytest
 from llm_perf_opt.analysis.origin import Side
 from llm_perf_opt.compare.compare import discount_gates, shared_notes
 from llm_perf_opt.compare.data import GateResult, GateStatus
-from tests.text_facts import tells_in_order
+from tests.text_facts import mentions_in_order
 from tests.unit.summaries import summary
 
 ALONE = {"others_ratio": 0.02, "shared": None}
@@ -56,7 +56,7 @@ def test_sides_in_turns_had_the_same_company() -> None:
 def test_the_notes_name_the_side_and_who_it_was() -> None:
     (note,) = shared_notes(side(ALONE), side(SHARED, ALONE))
     assert re.search(r"\bB\b", note) and str(SHARED["shared"]) in note
-    assert tells_in_order(note.replace(str(SHARED["shared"]), ""), "1", "2")
+    assert mentions_in_order(note.replace(str(SHARED["shared"]), ""), "1", "2")
     (of_a,), (of_b,) = shared_notes(side(SHARED), side(ALONE)), shared_notes(side(ALONE), side(SHARED))
     assert re.search(r"\bA\b", of_a) and str(SHARED["shared"]) in of_a and of_a != of_b
     assert shared_notes(side(ALONE), side(None)) == []

@@ -43,7 +43,7 @@ B = [
 ]
 
 
-def test_other_devices_and_ranks_are_said_first_and_families_are_compared() -> None:
+def test_other_devices_and_ranks_are_reported_first_and_families_are_compared() -> None:
     found = compared(captured(*A, world_size=8.0), captured(*B, device="Tesla V100", world_size=2.0))
     assert found.sentence is not None
     assert found.sentence.startswith(
@@ -63,7 +63,7 @@ def test_the_same_device_and_ranks_are_like_for_like() -> None:
     assert found.conclusions[0].causes[0].name == "add: time per launch"
 
 
-def test_kernels_exchanged_within_a_family_are_told_by_the_family() -> None:
+def test_kernels_exchanged_within_a_family_are_reported_by_the_family() -> None:
     """On one device too: another library chooses other kernels, and no kernel runs 12 times as often."""
     a = captured(
         kernel("gemm_x<1>", "gemm", 100, 0.5),

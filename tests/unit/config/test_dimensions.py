@@ -11,7 +11,7 @@ import pytest
 from llm_perf_opt.cli import main
 from llm_perf_opt.config.checks import wrong_dimensions
 from llm_perf_opt.workloads.models.model_types import named_config, preset_names
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_a_plan_refuses_what_a_run_refuses(
     change: str, switch: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    words = ["run", *switch, "model=llama_tiny", f"+model.arch.{change}", f"artifacts.runs_dir={run}"]
-    assert main(words) == 2
-    assert tells(capsys.readouterr().err, f"model.arch.{change}")
+    arguments = ["run", *switch, "model=llama_tiny", f"+model.arch.{change}", f"artifacts.runs_dir={run}"]
+    assert main(arguments) == 2
+    assert mentions(capsys.readouterr().err, f"model.arch.{change}")
     assert not run.exists()
 
 
@@ -66,13 +66,13 @@ def test_so_it_is_with_a_checkpoint_and_a_named_file(
 ) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 0}))
-    words = [
+    arguments = [
         "run",
         *switch,
         "model=hf_causal_lm",
         f"{key}={tmp_path / 'made'}",
         f"artifacts.runs_dir={tmp_path / 'run'}",
     ]
-    assert main(words) == 3
-    assert tells(capsys.readouterr().err, "config.json", "hidden_size", "0")
+    assert main(arguments) == 3
+    assert mentions(capsys.readouterr().err, "config.json", "hidden_size", "0")
     assert not (tmp_path / "run").exists()

@@ -71,7 +71,7 @@ def test_E6_any_path_survives_the_override_grammar(path: str) -> None:
     assert through_hydra(path) == path
 
 
-def test_plain_words_stay_readable() -> None:
+def test_plain_text_stays_readable() -> None:
     assert override("model.adapter", "deepseek_ocr") == "model.adapter=deepseek_ocr"
     assert override("a", "/data/x.txt") == "a=/data/x.txt"
     assert override("a", Weights.random) == "a=random"

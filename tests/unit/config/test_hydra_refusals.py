@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from llm_perf_opt.config.hydra_bridge import refusals
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.core.errors import ConfigError
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def test_what_comes_with_hydra_is_what_we_know() -> None:
@@ -34,7 +34,7 @@ def test_the_message_names_the_key_and_what_to_do() -> None:
     with pytest.raises(ConfigError) as caught:
         compose_raw(["+hydra.callbacks.mine._target_=os.system"])
     assert caught.value.data["key"] == "hydra.callbacks.mine._target_"
-    assert tells(caught.value.message, "hydra.callbacks.mine._target_")
+    assert mentions(caught.value.message, "hydra.callbacks.mine._target_")
     assert caught.value.hint
     assert caught.value.exit_code == 2
 
@@ -52,7 +52,7 @@ def test_a_word_in_a_text_is_no_call() -> None:
         ("hydra/sweeper=optuna_search", "'llm-perf-opt[optuna]'"),
     ],
 )
-def test_an_engine_that_is_not_installed_says_what_brings_it(choice: str, extra: str) -> None:
+def test_an_engine_that_is_not_installed_is_reported_with_its_package(choice: str, extra: str) -> None:
     with pytest.raises(ConfigError) as caught:
         compose_raw([choice])
     assert caught.value.hint == f"pip install {extra}"

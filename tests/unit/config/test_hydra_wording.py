@@ -72,21 +72,21 @@ def hydras_own_error(override: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("override", VALUES)
-def test_what_is_said_of_a_value(override: str) -> None:
-    said, told = VALUES[override]
+def test_message_for_a_value(override: str) -> None:
+    text, shown = VALUES[override]
     message, cause = hydras_own_error(override)
-    assert cause == said
+    assert cause == text
     key = override.partition("=")[0]
     assert message == f"Error merging override {override}"
     assert [found.group(1) for found in errors.MERGED_OVERRIDE.finditer(message)] == [key]
     with pytest.raises(ConfigError) as caught:
         compose_raw([override])
-    assert caught.value.message == told
+    assert caught.value.message == shown
     assert caught.value.data["key"] == key
 
 
 def test_every_pattern_has_its_message() -> None:
-    messages = [said for said, _ in VALUES.values()]
+    messages = [printed for printed, _ in VALUES.values()]
     for pattern, _ in errors.VALUE_SENTENCES:
         assert any(pattern.search(message) for message in messages), pattern.pattern
 
@@ -97,7 +97,7 @@ def groups(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     return found.groups()
 
 
-def test_what_is_said_of_an_unknown_key() -> None:
+def test_message_for_an_unknown_key() -> None:
     message, cause = hydras_own_error("pipline.nsys.enable=true")
     assert (
         message
@@ -112,7 +112,7 @@ def test_what_is_said_of_an_unknown_key() -> None:
     assert groups(errors.KEY_NOT_IN_STRUCT, cause) == ("nothing",)
 
 
-def test_what_is_said_of_a_word_that_is_no_override() -> None:
+def test_message_for_an_argument_that_is_no_override() -> None:
     _, cause = hydras_own_error("bogus")
     newer = "Error when parsing index: 0, string: bogus out of ['bogus']."
     assert cause == (newer if NEWER else "Error parsing override 'bogus'")
@@ -122,7 +122,7 @@ def test_what_is_said_of_a_word_that_is_no_override() -> None:
     assert caught.value.message == "'bogus' is not an override"
 
 
-def test_what_is_said_of_an_unknown_preset() -> None:
+def test_message_for_an_unknown_preset() -> None:
     message, _ = hydras_own_error("dataset/sampling=none")
     assert message.startswith(
         "In 'dataset/omnidocbench': Could not find 'dataset/sampling/none'\n\n"

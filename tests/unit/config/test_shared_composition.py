@@ -90,7 +90,7 @@ def test_a_users_own_presets_are_found(tmp_path: Path) -> None:
         ["hydra.callbacks.x._target_=os.system"],
     ],
 )
-def test_mistakes_are_said_in_the_same_words(shared: SharedComposition, job: list[str]) -> None:
+def test_mistakes_have_the_same_messages(shared: SharedComposition, job: list[str]) -> None:
     assert outcome(shared.compose, job) == outcome(compose_raw, job)
 
 

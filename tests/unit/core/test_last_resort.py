@@ -13,7 +13,7 @@ from llm_perf_opt.core.console.logs import PLAIN, PlainFormatter
 from llm_perf_opt.core.errors import InputError, ToolError
 from llm_perf_opt.core.escape import csv_text
 from llm_perf_opt.core.files import is_own_file, refuse_link
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def broken(_: Sequence[str]) -> int:
@@ -26,11 +26,11 @@ def test_a_defect_is_a_sentence_a_file_and_an_exit_code_of_its_own(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("LLM_PERF_OPT_DEBUG", raising=False)
     assert run_guarded(broken, []) == 70
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and tells(said, "KeyError")
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert output.startswith("error: ") and mentions(output, "KeyError")
+    assert "Traceback" not in output
     (details,) = tmp_path.glob("llm-perf-opt-*.log")
-    assert str(details) in said
+    assert str(details) in output
     assert "nobody foresaw this" in details.read_text()
     assert details.stat().st_mode & 0o077 == 0
     assert run_guarded(broken, ["--json"]) == 70

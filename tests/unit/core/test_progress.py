@@ -8,7 +8,7 @@ import logging
 import pytest
 from rich.console import Console
 
-from llm_perf_opt.core.console.logs import PLAIN, asks_for_ascii
+from llm_perf_opt.core.console.logs import PLAIN, wants_ascii
 from llm_perf_opt.core.console.progress import LogProgress, progress_line
 
 
@@ -90,4 +90,4 @@ def test_bars_in_ascii() -> None:
     ],
 )
 def test_which_locale_asks_for_ascii(environ: dict[str, str], expected: bool) -> None:
-    assert asks_for_ascii(environ) is expected
+    assert wants_ascii(environ) is expected

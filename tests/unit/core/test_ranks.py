@@ -6,7 +6,7 @@ import pytest
 
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.ranks import Rank, rank_in_mark, this_rank
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 @pytest.mark.parametrize("given", [{}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "1", "RANK": "0"}, {"RANK": "3"}])
@@ -14,7 +14,7 @@ def test_a_process_alone_has_no_rank(given: dict[str, str]) -> None:
     assert this_rank(given) is None
 
 
-def test_a_launcher_tells_the_rank() -> None:
+def test_a_launcher_gives_the_rank() -> None:
     assert this_rank({"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1"}) == Rank(3, 4, 1)
     assert this_rank({"WORLD_SIZE": "4", "RANK": "3"}) == Rank(3, 4, 3)
 
@@ -31,7 +31,7 @@ def test_a_launcher_tells_the_rank() -> None:
 def test_what_cannot_be_is_refused(given: dict[str, str], facts: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         this_rank(given)
-    assert tells(caught.value.message, *facts)
+    assert mentions(caught.value.message, *facts)
 
 
 def test_a_rank_is_known_by_its_mark() -> None:

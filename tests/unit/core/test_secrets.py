@@ -48,19 +48,19 @@ def test_names_of_secrets(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ORDINARY)
-def test_names_of_other_things(name: str) -> None:
+def test_other_names(name: str) -> None:
     assert not is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["CUDA_KEY", "NVIDIA_TOKEN", "LC_KEY", "TORCH_KEYS"])
-def test_a_variable_is_held_back_on_less_suspicion_than_a_text_is_masked(name: str) -> None:
+def test_a_variable_is_withheld_on_less_suspicion_than_a_text_is_masked(name: str) -> None:
     assert is_secret_variable(name, "x")
     assert is_secret_variable("http_proxy", "http://me:pw@proxy:80")
     assert not is_secret_variable("http_proxy", "http://proxy:80")
 
 
 @given(secret=SHAPED, before=st.text(max_size=20), after=st.text(max_size=20))
-def test_shapes_are_masked_wherever_they_stand(secret: str, before: str, after: str) -> None:
+def test_shapes_are_masked_wherever_they_are(secret: str, before: str, after: str) -> None:
     text = f"{before} {secret} {after}"
     assert secret not in mask_text(text)
     assert has_secret(text)

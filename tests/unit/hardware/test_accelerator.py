@@ -23,11 +23,11 @@ from llm_perf_opt.hardware.accelerator import (
 )
 from llm_perf_opt.workloads import devices
 from llm_perf_opt.workloads.devices import confirm_device, resolve_dtype
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def queries(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was asked of a GPU whose bfloat16 is emulated on its second device."""
     found: list[Any] = []
     current = [0]
@@ -61,26 +61,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_emulation_is_no_support_and_the_right_device_is_asked(asked: list[Any]) -> None:
+def test_emulation_is_no_support_and_the_right_device_is_queried(queries: list[Any]) -> None:
     assert computes_natively("cuda:0", torch.bfloat16)
     assert not computes_natively("cuda:1", torch.bfloat16)
-    assert asked == [(0, False), (1, False)]
+    assert queries == [(0, False), (1, False)]
 
 
-def test_the_data_type_of_auto_is_native(asked: list[Any]) -> None:
+def test_the_data_type_of_auto_is_native(queries: list[Any]) -> None:
     assert resolve_dtype(Dtype.auto, "cuda:0") is torch.bfloat16
     assert resolve_dtype(Dtype.auto, "cuda:1") is torch.float16
     with pytest.raises(ConfigError) as caught:
         resolve_dtype(Dtype.bfloat16, "cuda:1")
     assert caught.value.data["key"] == "model.dtype"
-    assert tells(caught.value.message, "model.dtype=bfloat16", "NVIDIA Turing")
+    assert mentions(caught.value.message, "model.dtype=bfloat16", "NVIDIA Turing")
 
 
-def test_properties_by_the_names_that_kinds_share(asked: list[Any]) -> None:
+def test_properties_by_the_names_that_kinds_share(queries: list[Any]) -> None:
     assert device_properties("cuda:1") == DeviceProperties("NVIDIA Turing", 16 << 30, "a-b", "0000:c1:02")
 
 
-def test_a_device_that_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_reports_little(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(device: object) -> tuple[int, int]:
         raise NotImplementedError
 
@@ -146,7 +146,7 @@ def test_torch_has_the_last_word(
     found = confirm_device(wanted, expected)
     assert found.name == name and (found.note is not None) == noted
     if found.note:
-        assert tells(found.note, "run.device=auto", "cpu", "cuda:0", "torch")
+        assert mentions(found.note, "run.device=auto", "cpu", "cuda:0", "torch")
 
 
 def test_a_device_by_name_that_torch_does_not_offer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +154,11 @@ def test_a_device_by_name_that_torch_does_not_offer(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(devices, "offered_device", lambda: None)
     with pytest.raises(ConfigError) as caught:
         confirm_device("cuda:0", "cuda:0")
-    assert tells(caught.value.message, "run.device=cuda:0", "torch", "CPU")
-    assert tells(caught.value.hint, "run.device=auto", "run.device=cpu")
+    assert mentions(caught.value.message, "run.device=cuda:0", "torch", "CPU")
+    assert mentions(caught.value.hint, "run.device=auto", "run.device=cpu")
 
 
-def test_torch_is_not_asked_where_it_has_only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_not_queried_where_it_has_only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "may_have_accelerator", lambda: False)
     monkeypatch.setattr(devices, "offered_device", lambda: pytest.fail("it was asked"))
     assert confirm_device("auto", "cpu").name == "cpu"

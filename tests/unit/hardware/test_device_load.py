@@ -14,7 +14,7 @@ from llm_perf_opt.hardware.contention import DeviceLoad, DeviceLoads, parse_load
 from llm_perf_opt.hardware.detect import DetectedCpu, DetectedGpu
 from llm_perf_opt.hardware.probe import SOURCE
 from tests.drivers import nvml
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.hardware.test_hardware_probe import fake_python
 
 UUID = "2d1c0c6b-8f0a-4b58-9c5e-3a3f6c1f0e11"
@@ -28,15 +28,15 @@ def test_lists_of_nvidia_smi() -> None:
     assert parse_loads("Failed to initialize NVML: Driver/library version mismatch\n", "") == {}
 
 
-def test_the_driver_library_tells_of_others(tmp_path: Path) -> None:
-    quiet = nvml.ask(nvml.build(tmp_path / "quiet"), READ)
+def test_the_driver_library_reports_others(tmp_path: Path) -> None:
+    quiet = nvml.query(nvml.build(tmp_path / "quiet"), READ)
     assert quiet == str({UUID: DeviceLoad(0.0, 0, 500.0)})
-    busy = nvml.ask(nvml.build(tmp_path / "busy", "BUSY"), READ)
+    busy = nvml.query(nvml.build(tmp_path / "busy", "BUSY"), READ)
     assert busy == str({UUID: DeviceLoad(0.83, 1, 500.0)})
     # A GPU that is cut does not tell: not known, which is not the same as idle.
-    assert nvml.ask(nvml.build(tmp_path / "mig", "MIG"), READ) == str({UUID: DeviceLoad(None, 0, 500.0)})
+    assert nvml.query(nvml.build(tmp_path / "mig", "MIG"), READ) == str({UUID: DeviceLoad(None, 0, 500.0)})
     # An old driver lacks the question about programs.
-    assert nvml.ask(nvml.build(tmp_path / "old", "OLD_DRIVER"), READ) == str(
+    assert nvml.query(nvml.build(tmp_path / "old", "OLD_DRIVER"), READ) == str(
         {UUID: DeviceLoad(0.0, None, 500.0)}
     )
 
@@ -80,11 +80,11 @@ def test_a_busy_gpu_is_measured_again(tmp_path: Path, monkeypatch: pytest.Monkey
 
     first = measured(0.83, 4e14)
     assert first.under_load is True and not first.settled
-    assert tells(first.conditions["others"], "2")
+    assert mentions(first.conditions["others"], "2")
     quiet = measured(0.0, 7e14)
     assert (quiet.under_load, quiet.settled, quiet.flops_per_s["bfloat16"]) == (False, True, 7e14)
     sources = [one.peaks()["bfloat16"].source for one in (first, quiet)]
-    assert all(tells(source, "8192 × 8192") for source in sources) and sources[0] != sources[1]
+    assert all(mentions(source, "8192 × 8192") for source in sources) and sources[0] != sources[1]
     assert measured(0.9, 9e14).cached
 
 
@@ -104,8 +104,8 @@ def test_a_gpu_that_is_not_in_the_catalogue_has_what_was_measured(
     assert (hardware.source, hardware.kind) == ("probe", "gpu")
     assert hardware.peak_flops_per_s["bfloat16"].dense == 9e13 and hardware.bandwidth_bytes_per_s == 8e11
     source = hardware.peak_flops_per_s["bfloat16"].source
-    assert tells(source, SOURCE, "8192 × 8192") and "thread" not in source
-    assert tells(hardware.reason, "NVIDIA Mystery 9000", "hardware.catalogue")
+    assert mentions(source, SOURCE, "8192 × 8192") and "thread" not in source
+    assert mentions(hardware.reason, "NVIDIA Mystery 9000", "hardware.catalogue")
     # A measurement that fails leaves the device without limits, and says both reasons.
     monkeypatch.setattr(
         probe.sys, "executable", fake_python(tmp_path / "python", "sys.exit('CUDA error: busy')")
@@ -136,7 +136,7 @@ def test_devices_are_timed_by_their_own_events() -> None:
     assert device.happened == ["event", "work", "event", "wait"]
 
 
-def test_without_a_driver_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_driver_nothing_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(contention, "has_package", lambda name: False)
     assert contention.read_device_loads() == DeviceLoads({}, {})

@@ -17,7 +17,7 @@ def no_libcuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "cuda_device_count", lambda: 0)
 
 
-def test_rocm_tells_its_release(tmp_path: Path) -> None:
+def test_rocm_reports_its_release(tmp_path: Path) -> None:
     (tmp_path / "opt/rocm/.info").mkdir(parents=True)
     (tmp_path / "opt/rocm/.info/version").write_text("7.0.2-56\n")
     assert driver_versions(tmp_path) == {"rocm": "7.0.2-56"}
@@ -34,7 +34,7 @@ def test_a_library_without_a_device_is_no_driver(tmp_path: Path, monkeypatch: py
     assert driver_versions(tmp_path) == {"cuda": "12.2"}
 
 
-def test_the_loaded_module_tells(tmp_path: Path) -> None:
+def test_the_loaded_module_decides(tmp_path: Path) -> None:
     for name, version in (("nvidia", "570.86.15"), ("amdgpu", "6.8.5")):
         (tmp_path / "sys/module" / name).mkdir(parents=True)
         (tmp_path / "sys/module" / name / "version").write_text(f"{version}\n")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llm_perf_opt import hardware as package
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.hardware.catalogue import load_catalogue
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 RAW = yaml.safe_load((Path(package.__file__).parent / "catalogue.yaml").read_text(encoding="utf-8"))
 
@@ -137,7 +137,7 @@ def printed_figures() -> Iterator[tuple[str, str, dict[str, float]]]:
         yield from ((entry["name"], key, found) for key, found in figures.items())
 
 
-def test_the_devices_everyone_asks_for_are_there() -> None:
+def test_the_common_devices_are_there() -> None:
     names = [device.name for device in load_catalogue().devices]
     assert len(names) == len(set(names)) >= 25
     assert all(any(name.endswith(f" {wanted}") for name in names) for wanted in REQUIRED)
@@ -145,7 +145,7 @@ def test_the_devices_everyone_asks_for_are_there() -> None:
         assert device.bandwidth_bytes_per_s and device.memory_bytes, device.name
 
 
-def test_every_document_says_what_it_is_and_where() -> None:
+def test_every_document_names_its_content_and_place() -> None:
     used = {document for _, _, found in printed_figures() for document in found}
     assert used == set(RAW["documents"]), "every document is used, and every one that is used is described"
     for key, document in RAW["documents"].items():
@@ -217,7 +217,7 @@ def test_dense_not_sparse() -> None:
         device, _ = catalogue.look_up(reported)
         assert device is not None and device.peaks[dtype].dense == pytest.approx(value, rel=1e-3), reported
     h100, _ = catalogue.look_up("NVIDIA H100 80GB HBM3")
-    assert h100 is not None and tells(h100.peaks["bfloat16"].source, "1979", "2:4")
+    assert h100 is not None and mentions(h100.peaks["bfloat16"].source, "1979", "2:4")
 
 
 def test_geforce_halves_the_rate_when_it_accumulates_in_float32() -> None:
@@ -252,7 +252,7 @@ def test_a_type_without_a_source_is_absent() -> None:
 def test_memory_that_does_not_fit_the_name_is_another_card() -> None:
     catalogue = load_catalogue()
     device, reason = catalogue.look_up("NVIDIA GeForce RTX 4090", memory_bytes=48 * 2.0**30)
-    assert device is None and tells(reason, "48.0 GiB", "24 GiB")
+    assert device is None and mentions(reason, "48.0 GiB", "24 GiB")
     device, _ = catalogue.look_up("NVIDIA H100 80GB HBM3", memory_bytes=81559 * 2.0**20)
     assert device is not None
     device, _ = catalogue.look_up("NVIDIA L4", memory_bytes=23034 * 2.0**20)
@@ -319,7 +319,7 @@ devices:
     assert catalogue.named("Tesla T4").to_hardware().source == "catalogue"
 
 
-def test_user_file_may_say_what_each_document_prints(tmp_path: Path) -> None:
+def test_user_file_may_set_what_each_document_prints(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         """
@@ -335,8 +335,8 @@ devices:
     mine = load_catalogue(path).named("X1")
     assert (mine.memory_bytes, mine.bandwidth_bytes_per_s) == (32 * 2.0**30, 800e9)
     assert (mine.bandwidth_source, mine.peaks["bfloat16"].dense) == ("a test", 50e12)
-    assert tells(mine.peaks["bfloat16"].source, "Data sheet", "100", "2:4")
-    assert tells(mine.memory_source, "Data sheet", "64")
+    assert mentions(mine.peaks["bfloat16"].source, "Data sheet", "100", "2:4")
+    assert mentions(mine.memory_source, "Data sheet", "64")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_bad_user_files_name_the_problem(tmp_path: Path, text: str, complaint: s
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         load_catalogue(path)
-    assert tells(caught.value.message, "bad.yaml", complaint)
+    assert mentions(caught.value.message, "bad.yaml", complaint)
     assert caught.value.data["key"] == "hardware.catalogue"
 
 

@@ -18,7 +18,7 @@ from llm_perf_opt.hardware.detect import DetectedCpu, DetectedGpu, detect_cpu, p
 from llm_perf_opt.hardware.probe_worker import best_time, host_timer, stream_bytes
 from llm_perf_opt.summary import Hardware
 from tests.support import python_program, write_program
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 PYTHON = sys.executable
 """The real one: tests put another in its place."""
@@ -78,7 +78,7 @@ def test_driver_files_name_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [gpu.name for gpu in detect.detect_gpus(tmp_path / "gpus")] == ["NVIDIA A10", "NVIDIA L4"]
 
 
-def test_driver_tool_is_asked_through_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_tool_is_run_through_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_python(tmp_path / "nvidia-smi", "print('NVIDIA L40S, 46068')")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert [gpu.name for gpu in detect.detect_gpus(tmp_path)] == ["NVIDIA L40S"]
@@ -125,7 +125,7 @@ for item in sys.argv[5:]:
     assert "ONEDNN" not in result.conditions["float32"]
 
 
-def test_a_type_that_always_dies_is_left_out_and_said(
+def test_a_type_that_always_dies_is_left_out_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = """
@@ -138,12 +138,12 @@ os.kill(os.getpid(), signal.SIGILL)
     result = probe.probe("cpu", dtypes=("float32", "bfloat16"), cache_dir=tmp_path / "cache")
     assert result.flops_per_s == {"float32": 1e11}
     (note,) = result.notes
-    assert tells(note, "bfloat16") and not tells(note, "float32")
+    assert mentions(note, "bfloat16") and not mentions(note, "float32")
     hardware = probe.cpu_hardware(result, CPU)
     assert hardware.source == "probe" and "bfloat16" in (hardware.reason or "")
 
 
-def test_a_failing_worker_gives_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_worker_gives_its_last_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         probe.sys, "executable", fake_python(tmp_path / "python", "sys.exit('no torch here')")
     )
@@ -213,14 +213,14 @@ def limits(path: Path) -> Hardware:
     return probe.cpu_hardware(probe.probe("cpu", dtypes=items, cache_dir=path / "cache"), CPU)
 
 
-def test_a_measurement_beside_other_work_says_so_and_is_made_again(
+def test_a_measurement_next_to_other_work_is_noted_and_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measured, "UNDER_LOAD_RATIO", 0.1)
     measuring(tmp_path, monkeypatch, flops=33.6e9, stream=8e9, load=0.8)
     disturbed = limits(tmp_path)
     assert (disturbed.measured_under_load, disturbed.measured_other_load_ratio) == (True, 0.8)
-    assert tells(disturbed.peak_flops_per_s["float32"].source, "2 threads")
+    assert mentions(disturbed.peak_flops_per_s["float32"].source, "2 threads")
     assert disturbed.measured_at is not None and disturbed.measurements == 1
     measuring(tmp_path, monkeypatch, flops=181e9, stream=7e9, load=0.02)
     quiet = limits(tmp_path)
@@ -361,9 +361,7 @@ def test_chosen_device_wins_over_the_machine() -> None:
     assert hardware.peak_flops_per_s["bfloat16"].dense == 209.5e12
 
 
-def test_gpu_gets_the_data_sheet_with_the_measurement_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_gets_the_data_sheet_and_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         resolve, "detect_device", lambda device: DetectedGpu("NVIDIA L4", 23034 * 2.0**20, "nvidia-smi")
     )
@@ -378,10 +376,10 @@ def test_gpu_gets_the_data_sheet_with_the_measurement_beside_it(
     assert hardware.memory_bytes == 23034 * 2.0**20
 
 
-def test_no_gpu_and_unknown_gpu_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_and_unknown_gpu_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "detect_device", lambda device: None)
     nothing = resolve.resolve_hardware("cuda:0")
-    assert nothing.source == "none" and nothing.peak_flops_per_s == {} and tells(nothing.reason, "GPU")
+    assert nothing.source == "none" and nothing.peak_flops_per_s == {} and mentions(nothing.reason, "GPU")
     monkeypatch.setattr(
         resolve, "detect_device", lambda device: DetectedGpu("Mystery 9000", None, "nvidia-smi")
     )
@@ -395,5 +393,5 @@ def test_no_gpu_and_unknown_gpu_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_captures_are_looked_up_by_name_alone() -> None:
     assert resolve.hardware_by_name("NVIDIA H100 80GB HBM3").bandwidth_bytes_per_s == 3.35e12
-    assert tells(resolve.hardware_by_name(None).reason, "--device", "hardware.device")
+    assert mentions(resolve.hardware_by_name(None).reason, "--device", "hardware.device")
     assert resolve.hardware_by_name("x", chosen="NVIDIA L4").name == "NVIDIA L4"

@@ -13,7 +13,7 @@ import pytest
 
 from llm_perf_opt.hardware import lease
 from llm_perf_opt.hardware.lease import LEASE_VARIABLE, cpu_device, gpu_device, hold_device, lease_directory
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 HOLD = (
     "import sys; from llm_perf_opt.hardware.lease import cpu_device, hold_device\n"
@@ -61,7 +61,7 @@ def test_a_device_that_is_held_is_waited_for_with_a_message(caplog: pytest.LogCa
         assert held.waited_s > 0
     assert len(turns) >= 3
     (message,) = [record.getMessage() for record in caplog.records]
-    assert tells(message, "cpu 1-2", str(other.pid), "other run")
+    assert mentions(message, "cpu 1-2", str(other.pid), "other run")
     assert "run.exclusive=false" in message
 
 
@@ -107,7 +107,7 @@ def test_the_holder_is_named_while_it_holds(own_directory: Path) -> None:
     assert not (own_directory / "gpu-GPU-12-34.holder").exists()
 
 
-def test_where_no_lock_can_be_had_the_run_goes_on_and_says_so(
+def test_without_a_lock_the_run_continues_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

@@ -19,7 +19,7 @@ from llm_perf_opt.hardware.mig import (
 )
 from tests.drivers import nvml
 from tests.drivers.tools import play, transcript
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 H100_BF16 = 989.5e12
 H100_BYTES_PER_S = 3.35e12
@@ -61,7 +61,7 @@ def test_which_slice_a_program_gets(listed: str, visible: str | None, profile: s
     assert isinstance(found, MigSlice) and found.profile == profile
 
 
-def test_whole_gpus_and_what_cannot_be_told() -> None:
+def test_whole_gpus_and_what_cannot_be_determined() -> None:
     mixed = parse_list(transcript("nvidia-smi-L.mixed"))
     assert visible_slice(mixed, 0, {}) == "unclear"
     assert visible_slice(mixed, 0, {"CUDA_VISIBLE_DEVICES": "1"}) == "unclear"  # CUDA's 1 may be another one
@@ -77,9 +77,11 @@ def test_a_slice_has_its_multiprocessors_share_of_the_peaks() -> None:
     limits = limits_of_slice(resolve.hardware_by_name("NVIDIA H100 80GB HBM3"), one)
     # 26 of 132, not one of seven: a 1g.20gb of an H100 is larger than its name says.
     assert limits.peak_flops_per_s["bfloat16"].dense == pytest.approx(H100_BF16 * 26 / 132)
-    assert tells(limits.peak_flops_per_s["bfloat16"].source, "26", "132", "1g.20gb", "nvidia-smi mig -lgip")
+    assert mentions(
+        limits.peak_flops_per_s["bfloat16"].source, "26", "132", "1g.20gb", "nvidia-smi mig -lgip"
+    )
     assert limits.bandwidth_bytes_per_s == pytest.approx(H100_BYTES_PER_S * 2 / 8)
-    assert tells(limits.bandwidth_source, "2", "8")
+    assert mentions(limits.bandwidth_source, "2", "8")
     assert limits.memory_bytes == pytest.approx(19.62 * 2**30) and limits.source == "catalogue"
 
 
@@ -140,14 +142,14 @@ def test_a_run_on_a_slice_is_not_measured_against_the_whole_gpu(
 
 def test_the_driver_library_sizes_a_slice(tmp_path: Path) -> None:
     play(tmp_path / "bin", "nvidia-smi", {"-L": (0, transcript("nvidia-smi-L.mig-h100"))})
-    code = "from llm_perf_opt.hardware.mig import detect_slice as d; s = d(0); print(s.multiprocessors, s.gpu_multiprocessors, s.memory_bytes, s.told_by)"
+    code = "from llm_perf_opt.hardware.mig import detect_slice as d; s = d(0); print(s.multiprocessors, s.gpu_multiprocessors, s.memory_bytes, s.count_source)"
     folder = nvml.build(tmp_path / "lib", "MIG")
-    assert nvml.ask(folder, code, PATH=str(tmp_path / "bin"), CUDA_VISIBLE_DEVICES="") == (
+    assert nvml.query(folder, code, PATH=str(tmp_path / "bin"), CUDA_VISIBLE_DEVICES="") == (
         f"26 132 {20096 * 2.0**20} nvidia-ml-py"
     )
     # An old driver lacks the questions: the list of profiles is asked, and may not be seen either.
     old = nvml.build(tmp_path / "old", "MIG", "OLD_DRIVER")
-    assert nvml.ask(old, code, PATH=str(tmp_path / "bin"), CUDA_VISIBLE_DEVICES="") == "None None None None"
+    assert nvml.query(old, code, PATH=str(tmp_path / "bin"), CUDA_VISIBLE_DEVICES="") == "None None None None"
 
 
 def test_a_slice_can_be_chosen_by_name() -> None:

@@ -13,7 +13,7 @@ from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.resolve import hardware_by_name
 from llm_perf_opt.reporting.wording import describe_hardware
 from llm_perf_opt.summary import Hardware, Peak
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 SHIPPED = packaged_yaml("llm_perf_opt.hardware", "reached.yaml")["devices"]
 
@@ -58,8 +58,8 @@ def test_utilisation_is_given_against_both() -> None:
     assert use.mfu_ratio == pytest.approx(0.5) and use.mbu_ratio == pytest.approx(0.5)
     assert use.mfu_reached_ratio == pytest.approx(0.5 * 989.5 / 956)
     assert use.mbu_reached_ratio == pytest.approx(0.5 * 3350 / 3140)
-    assert tells(use.arithmetic, "956 TFLOP/s", "vLLM 0.24.0")
-    assert tells(describe_hardware(h100), "956 TFLOP/s", "3.14 TB/s")
+    assert mentions(use.arithmetic, "956 TFLOP/s", "vLLM 0.24.0")
+    assert mentions(describe_hardware(h100), "956 TFLOP/s", "3.14 TB/s")
 
 
 def test_this_machine_counts_where_it_did_better_and_is_no_second_number_of_itself() -> None:

@@ -14,7 +14,7 @@ from llm_perf_opt.hardware import contention
 from llm_perf_opt.hardware.contention import CpuWatch, GpuWatch, ProcessorTime, allotted_gpus, gpu_name
 from llm_perf_opt.process.groups import new_job
 from tests.drivers import nvml
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 SLICE = "MIG-5a0e7d52-4a35-5c31-9a8e-0f1f6c1d2b01"
 
@@ -33,17 +33,17 @@ def test_others_on_the_processor_are_seen(readings: list[ProcessorTime]) -> None
     readings += [ProcessorTime(100.0, 1.0, 0.0, 2), ProcessorTime(114.0, 2.0, 10.0, 2)]
     use = CpuWatch().use()
     assert use.others_ratio == pytest.approx(0.5)  # 14 s of work, 1 + 3 of them ours, of 20
-    assert tells(use.words, "50.0 %")
+    assert mentions(use.description, "50.0 %")
 
 
 def test_own_work_and_that_of_own_programs_is_no_sharing(readings: list[ProcessorTime]) -> None:
     readings += [ProcessorTime(100.0, 1.0, 0.0, 2), ProcessorTime(113.5, 11.0, 10.0, 2)]
     use = CpuWatch().use()
     assert use.others_ratio == pytest.approx(0.025)
-    assert use.words is None
+    assert use.description is None
 
 
-def test_too_short_a_time_tells_nothing(readings: list[ProcessorTime]) -> None:
+def test_too_short_a_time_gives_nothing(readings: list[ProcessorTime]) -> None:
     readings += [ProcessorTime(100.0, 1.0, 0.0, 2), ProcessorTime(101.0, 1.0, 0.3, 2)]
     assert CpuWatch().use() == contention.Use()
 
@@ -83,7 +83,7 @@ def test_other_processes_on_the_gpu_are_seen(driver: Path) -> None:
     watch.look()  # it comes and goes between the first look and the last
     listed(driver, ("GPU-aaa", os.getpid(), "mine"))
     use = watch.use()
-    assert tells(use.words, "python 1", "1", "3")
+    assert mentions(use.description, "python 1", "1", "3")
     assert use.others_ratio == pytest.approx(1 / 3)
 
 
@@ -119,8 +119,8 @@ def test_in_a_container_those_who_were_there_before_are_the_others(
     watch = GpuWatch("GPU-aaa")
     listed(driver, ("GPU-aaa", 7001, "other"), ("GPU-aaa", 7002, "mine"))
     use = watch.use()
-    assert use.others_ratio == 1.0 and tells(use.words, "1", "other 7001", "2")
-    assert not tells(use.words, "7002")
+    assert use.others_ratio == 1.0 and mentions(use.description, "1", "other 7001", "2")
+    assert not mentions(use.description, "7002")
     monkeypatch.setattr(contention, "_uses_gpu", lambda: True)  # which of them is ours cannot be told
     assert GpuWatch("GPU-aaa").use() == contention.Use()
     monkeypatch.setattr(contention, "_uses_gpu", lambda: False)
@@ -128,25 +128,27 @@ def test_in_a_container_those_who_were_there_before_are_the_others(
     assert GpuWatch("GPU-aaa").use() == contention.Use()
 
 
-def test_a_slice_is_asked_for_by_its_own_name(tmp_path: Path) -> None:
+def test_a_slice_is_looked_up_by_its_own_name(tmp_path: Path) -> None:
     look = (
         "from llm_perf_opt.hardware import contention\n"
         "contention.numbers_are_the_drivers = lambda: True; contention.os.getppid = lambda: 0\n"
         f"print(contention.GpuWatch({SLICE!r}).use())"
     )
-    assert nvml.ask(nvml.build(tmp_path / "quiet", "MIG"), look) == "Use(others_ratio=0.0, words=None)"
-    busy = nvml.ask(nvml.build(tmp_path / "busy", "MIG", "BUSY"), look)
+    assert (
+        nvml.query(nvml.build(tmp_path / "quiet", "MIG"), look) == "Use(others_ratio=0.0, description=None)"
+    )
+    busy = nvml.query(nvml.build(tmp_path / "busy", "MIG", "BUSY"), look)
     assert "others_ratio=1.0" in busy and "1 other process" in busy and "2 of 2 looks" in busy
     # Without a slice the name is nobody's: not known, which is not the same as alone.
-    assert nvml.ask(nvml.build(tmp_path / "whole"), look) == "Use(others_ratio=None, words=None)"
+    assert nvml.query(nvml.build(tmp_path / "whole"), look) == "Use(others_ratio=None, description=None)"
 
 
-def test_the_tool_does_not_tell_of_slices(driver: Path) -> None:
+def test_the_tool_does_not_report_slices(driver: Path) -> None:
     listed(driver, ("GPU-aaa", 1, "other"))
     assert GpuWatch("MIG-5/1").use() == contention.Use()
 
 
-def test_without_a_driver_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert GpuWatch("GPU-aaa").use() == contention.Use()
 
@@ -169,5 +171,5 @@ def test_gpus_given_by_an_engine_are_those_the_driver_lists(
 
 def test_of_several_gpus_the_shared_one_is_named(driver: Path) -> None:
     listed(driver, ("GPU-bbb", 1, "other"))
-    words = GpuWatch("GPU-aaa", "GPU-bbb").use().words
-    assert tells(words, "other 1", "GPU-bbb", "2") and not tells(words, "GPU-aaa")
+    text = GpuWatch("GPU-aaa", "GPU-bbb").use().description
+    assert mentions(text, "other 1", "GPU-bbb", "2") and not mentions(text, "GPU-aaa")

@@ -69,7 +69,7 @@ def test_sysctl_of_a_mac() -> None:
 @pytest.mark.parametrize(
     "text", ["", "No devices found", "[", "null", "[1, null]", '{"device_list": 3}', '{"card0": 1}']
 )
-def test_other_words_say_nothing(parse: object, text: str) -> None:
+def test_other_lines_give_nothing(parse: object, text: str) -> None:
     assert parse(text) == []  # type: ignore[operator]
 
 
@@ -90,7 +90,7 @@ def test_an_older_tool_answers_where_the_newer_one_fails(
     assert [gpu.source for gpu in tools.amd_gpus()] == ["amd-smi"]
 
 
-def test_intels_memory_is_asked_for_device_by_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intels_memory_is_queried_device_by_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "xpu-smi").write_text(
         "#!/bin/sh\n"

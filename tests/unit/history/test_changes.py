@@ -23,7 +23,7 @@ def test_a_step_is_found_at_its_place(seed: int) -> None:
     assert change.low_ratio <= 1.08 <= change.high_ratio * 1.01
 
 
-def test_two_steps_are_told_apart() -> None:
+def test_two_steps_are_distinguished() -> None:
     found = find_levels(_series(1, (12, 1.0), (12, 1.1), (12, 0.9))).changes
     assert [change.place for change in found] == [12, 24]
     assert found[0].ratio == pytest.approx(1.1, abs=0.02)
@@ -49,7 +49,7 @@ def test_too_few_runs_and_constant_values_have_no_change(values: list[float]) ->
     assert find_levels(values).changes == []
 
 
-def test_changes_below_one_percent_are_not_told() -> None:
+def test_changes_below_one_percent_are_not_reported() -> None:
     assert find_levels(_series(5, (20, 1.0), (20, 1.004), spread=0.0005)).changes == []
 
 
@@ -69,7 +69,7 @@ def test_false_alarms_stay_near_alpha(noise: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_slow_drift_is_told_as_one_and_is_no_step(seed: int) -> None:
+def test_a_slow_drift_is_reported_as_one_and_is_no_step(seed: int) -> None:
     generator = np.random.default_rng(seed)
     values = np.exp(np.linspace(0, 0.2, 40) + generator.normal(0, 0.01, 40))
     found = find_levels(list(values))
@@ -81,14 +81,14 @@ def test_steps_are_not_taken_for_a_drift() -> None:
     for parts in (((20, 1.0), (20, 1.1)), ((14, 1.0), (14, 1.1), (14, 1.2))):
         found = find_levels(_series(8, *parts))
         assert len(found.changes) == len(parts) - 1
-        assert found.drift_ratio is None and not found.wanders
+        assert found.drift_ratio is None and not found.is_random_walk
 
 
-def test_a_level_that_wanders_shows_only_what_comes_at_once() -> None:
+def test_a_random_walk_shows_only_abrupt_changes() -> None:
     generator = np.random.default_rng(2)
     way = np.cumsum(generator.normal(0, 0.01, 80)) + generator.normal(0, 0.005, 80)
     found = find_levels(list(np.exp(way)))
-    assert found.wanders and found.changes == []
+    assert found.is_random_walk and found.changes == []
     way[50:] += 0.3
     (change,) = find_levels(list(np.exp(way))).changes
     assert change.place == 50

@@ -102,18 +102,18 @@ def test_unreadable_findings_are_set_aside(tmp_path: Path) -> None:
     assert "findings.unreadable-1.parquet" in done.notes[0] and done.info.findings == 1
 
 
-def test_the_record_is_told_by_rule_and_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_record_is_kept_by_rule_and_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_searches(tmp_path)
     make_run(tmp_path, "run")
     assert main(["history", str(tmp_path), "--html"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     # How often it helped, in how many searches that could tell, and how many could not; by machine.
-    told = [line for line in said.splitlines() if "rule-0 (decode)" in line]
-    assert [re.findall(r"\d+", line.partition("(decode)")[2]) for line in told] == [
+    shown = [line for line in output.splitlines() if "rule-0 (decode)" in line]
+    assert [re.findall(r"\d+", line.partition("(decode)")[2]) for line in shown] == [
         ["2", "3", "1"],
         ["1", "1"],
     ]
-    assert DEVICE in told[0] and "another" in told[1]
+    assert DEVICE in shown[0] and "another" in shown[1]
     page = (tmp_path / "history.html").read_text(encoding="utf-8")
     rows = page[page.index('<section id="findings"') :].partition("</section>")[0].split("<tr")
     (row,) = [row for row in rows if "rule-0" in row and DEVICE in row]

@@ -59,13 +59,13 @@ def test_the_commit_that_came_with_a_change_is_named(runs: Path, capsys: pytest.
     assert trend["points"][0]["low"] < trend["points"][0]["value"] < trend["points"][0]["high"]
 
 
-def test_page_and_console_say_the_same(
+def test_page_and_console_show_the_same(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["history", str(runs), "--html", "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     page = (tmp_path / "history.html").read_text(encoding="utf-8")
-    for text in (said, page):
+    for text in (output, page):
         assert "commit aaaaaaaaaaaa → bbbbbbbbbbbb" in text
         assert "1 trend was tested" in text
     assert json.loads((tmp_path / "history.json").read_text(encoding="utf-8"))["runs"] == 23
@@ -76,13 +76,13 @@ def test_runs_that_were_all_left_out_are_not_runs_without_the_metric(
 ) -> None:
     make_run(tmp_path / "runs", "failed", status="failed")
     assert main(["history", str(tmp_path / "runs"), "--html", "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     found = decode_file(tmp_path / "history.json", History)
     assert found.trends == [] and [entry.path for entry in found.left_out] == ["failed"]
-    assert skipped_lines(found.left_out)[0] in said
+    assert skipped_lines(found.left_out)[0] in output
     # What is said of runs that were left out is not what is said of runs that never had the metric.
     without = replace(found, left_out=[])
-    assert describe_empty(found) in said and describe_empty(found) != describe_empty(without) not in said
+    assert describe_empty(found) in output and describe_empty(found) != describe_empty(without) not in output
     page = (tmp_path / "history.html").read_text(encoding="utf-8")
     assert sentence(describe_empty(found)) in page and 'id="left-out"' in page
 
@@ -128,12 +128,12 @@ def test_baselines(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert named["a"]["name"] == "r03"  # type: ignore[index]
 
 
-def test_nothing_to_compare_with_says_what_differs(
+def test_nothing_to_compare_with_names_what_differs(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", str(runs / "other"), "--baseline", "latest"]) == 3
-    said = capsys.readouterr().err
-    assert "dtype: float32 → bfloat16" in said and "--any-configuration" in said
+    output = capsys.readouterr().err
+    assert "dtype: float32 → bfloat16" in output and "--any-configuration" in output
     assert (
         _compare(capsys, str(runs / "other"), "--baseline", "latest", "--any-configuration")["a"]["name"]
         == "r19"
@@ -168,14 +168,14 @@ def test_junit_and_comment(runs: Path, tmp_path: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
 
 
-def test_shared_runs_are_left_out_unless_they_are_asked_for(
+def test_shared_runs_are_left_out_unless_requested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(tmp_path, "alone", tpot_s=0.01)
     make_run(tmp_path, "shared", tpot_s=0.02, day=2, device_use={"shared": "others used 80 %"})
 
-    def points(*words: str) -> list[float]:
-        assert main(["history", str(tmp_path), "--metric", "tpot", *words, "--json"]) == 0
+    def points(*expected: str) -> list[float]:
+        assert main(["history", str(tmp_path), "--metric", "tpot", *expected, "--json"]) == 0
         (trend,) = json.loads(capsys.readouterr().out)["trends"]
         return [point["value"] for point in trend["points"]]
 
@@ -195,7 +195,7 @@ def test_sides_of_experiments_are_no_runs(tmp_path: Path, capsys: pytest.Capture
     assert {point["run"] for trend in history["trends"] for point in trend["points"]} == {"search/baseline"}
 
 
-def test_configurations_of_one_label_are_told_apart_by_what_differs(
+def test_configurations_of_one_label_are_distinguished_by_what_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Settings after the sixth are not in the label."""

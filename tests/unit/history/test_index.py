@@ -93,8 +93,8 @@ def test_what_is_no_run_is_named_and_counted(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "other-tool").mkdir()
     (tmp_path / "other-tool" / "events.out").write_bytes(b"\0")
     assert main(["index", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "1 runs" in said and "5 left out" in said
+    output = capsys.readouterr().out
+    assert "1 runs" in output and "5 left out" in output
     info = store.read_info(tmp_path)
     assert [entry.path for entry in info.left_out] == ["foreign", "later", "list", "running", "torn"]
     assert "summary.json" in info.left_out[3].reason, "a run without one: it is not over"
@@ -152,7 +152,7 @@ def test_a_tree_may_be_reached_by_another_path(tmp_path: Path) -> None:
     assert main(["compare", b, "--baseline", "latest", "--index", str(tmp_path / "link")]) == 3
 
 
-def test_a_foreign_summary_does_not_hide_the_runs_below_it(tmp_path: Path) -> None:
+def test_another_tools_summary_does_not_hide_the_runs_below_it(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"loss": 3}', encoding="utf-8")
     make_run(tmp_path, "a")
     make_run(tmp_path, "deep/down/b")

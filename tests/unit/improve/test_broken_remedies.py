@@ -70,14 +70,14 @@ def test_a_finished_run_keeps_its_report_and_names_them() -> None:
     made.run.command, made.workload.program = ["llm-perf-opt", "run", "model=llama_tiny"], None
     add_experiments(made)
     named = [(re.search(r"\bremedy (\w+)", note), note) for note in made.notes]
-    told = {name[1]: note for name, note in named if name is not None}
-    assert set(told) == {"gone", "worse", "nothing", "again", "asks", "offers", "flat"}
-    assert "package.module:remedy: ImportError: No module named 'gone'" in told["gone"]
-    assert "KeyError" in told["asks"] and "KeyError" in told["offers"]
+    shown = {name[1]: note for name, note in named if name is not None}
+    assert set(shown) == {"gone", "worse", "nothing", "again", "asks", "offers", "flat"}
+    assert "package.module:remedy: ImportError: No module named 'gone'" in shown["gone"]
+    assert "KeyError" in shown["asks"] and "KeyError" in shown["offers"]
     assert made.findings[0].improve_command is not None
 
 
-def test_a_search_tries_the_rest_and_says_why_these_are_not() -> None:
+def test_a_search_tries_the_rest_and_gives_reasons_for_these() -> None:
     request = Request(overrides=["model=llama_tiny"], settings=SearchSettings(only=["growing-cache"]))
     planned = make_plan(request, None, Machine(cpus=4))
     assert "fine" in {each.remedy.name for each in planned.candidates}
@@ -88,6 +88,6 @@ def test_a_search_tries_the_rest_and_says_why_these_are_not() -> None:
 
 def test_the_list_names_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["improve", "--list"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"^gone +.*package\.module:remedy", said, flags=re.MULTILINE)
-    assert "\nfine " in said
+    output = capsys.readouterr().out
+    assert re.search(r"^gone +.*package\.module:remedy", output, flags=re.MULTILINE)
+    assert "\nfine " in output

@@ -18,7 +18,7 @@ from llm_perf_opt.improve.costs import (
     recompiles,
     total_change,
 )
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def batch(
@@ -66,7 +66,7 @@ def test_fewer_tokens_are_no_gain() -> None:
     assert log_ratio((a, b), "tokens_per_s") == pytest.approx(0.0)
 
 
-def test_a_token_that_nobody_asked_for_is_none() -> None:
+def test_a_token_that_was_not_requested_is_none() -> None:
     """One of the two answers ends early: the steps go on for the other, and make no tokens of the first."""
     alone = [batch(ttft=0.1, decode=0.9, answers=(10,)), batch(ttft=0.1, decode=9.9, answers=(100,))]
     together = batch(ttft=0.2, decode=9.9, answers=(10, 100))
@@ -118,7 +118,7 @@ def test_changes_of_the_whole_and_of_other_metrics() -> None:
 
 def test_compiling_in_every_turn_never_ends() -> None:
     again = [unit("b", number, batch(), compiled=1) for number in range(4)]
-    assert tells(recompiles(again, "b"), "B", "4")
+    assert mentions(recompiles(again, "b"), "B", "4")
     assert recompiles(again[:3], "b") is None
     assert recompiles([*again, unit("b", 4, batch())], "b") is None
     assert recompiles(again, "a") is None

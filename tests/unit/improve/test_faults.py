@@ -116,7 +116,7 @@ def test_a_crash_is_recorded(tmp_path: Path) -> None:
     assert outcome.measured is None
 
 
-def test_memory_that_runs_out_is_told() -> None:
+def test_memory_that_runs_out_is_reported() -> None:
     trial = try_remedy(
         [], patch=lambda model: after_each_call(model, lambda: torch.empty(1 << 60, dtype=torch.uint8)), **FEW
     )
@@ -132,7 +132,7 @@ def test_a_process_that_the_system_kills_was_too_large(tmp_path: Path) -> None:
     assert failure is not None and failure.kind == "memory" and "signal 9" in failure.message
 
 
-def test_kinds_of_failure_come_from_the_worker_and_not_from_its_words(tmp_path: Path) -> None:
+def test_kinds_of_failure_come_from_the_worker_and_not_from_its_messages(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "raise SystemExit(1)"]
     done = run_process(argv, log_dir=tmp_path, name="x", timeout_s=60)
     for error, kind in (
@@ -203,7 +203,7 @@ def test_what_compiles_once_is_measured() -> None:
     assert trial.output == "equal"
 
 
-def test_other_work_is_refused_and_an_impossible_setting_told() -> None:
+def test_other_work_is_refused_and_an_impossible_setting_reported() -> None:
     refused = try_remedy(["infer.max_new_tokens=2"], **FEW)
     assert refused.decision == "failed"
     assert re.search(r"infer\.max_new_tokens=2\b.*\b3$", refused.reason) and refused.measured is None

@@ -110,14 +110,14 @@ def test_pages_show_the_ladder_and_escape_what_is_not_ours(tmp_path: Path) -> No
     ladder = page[page.index('<section id="ladder"') :].partition("</section>")[0]
     assert re.findall(r'data-name="([^"]+)"', ladder)[1] == "model.cache=preallocated" and "700 ms" in ladder
     assert 'href="experiments/001/comparison.html"' in page
-    said = improve_console(made)
+    output = improve_console(made)
     assert re.search(
         r"^  keep +model\.cache=preallocated .*growing-cache \(decode\): .*500 ms\b.*300 ms\b",
-        said,
+        output,
         re.MULTILINE,
     )
     change = re.escape("total −30.0 % [−40.0 … −20.0]")
-    assert re.search(rf"^best .*model\.cache=preallocated +{change} .*\bequal$", said, re.MULTILINE)
+    assert re.search(rf"^best .*model\.cache=preallocated +{change} .*\bequal$", output, re.MULTILINE)
 
 
 def test_the_ladder_ends_where_the_headline_does(tmp_path: Path) -> None:
@@ -147,32 +147,32 @@ def test_the_ladder_ends_where_the_headline_does(tmp_path: Path) -> None:
 
 
 def test_the_best_is_a_preset_that_composes_to_the_same_values(tmp_path: Path) -> None:
-    words = [
+    arguments = [
         "model=llama_tiny",
         "infer.max_new_tokens=7",
         "model.cache=static",
         "run.env.MALLOC_ARENA_MAX='2'",
     ]
-    path = write_best(words, tmp_path)
+    path = write_best(arguments, tmp_path)
     found = compose_config([], config_dir=path.parent, config_name=path.stem)
-    wanted = compose_config(words)
+    wanted = compose_config(arguments)
     assert (found.model, found.infer, found.dataset) == (wanted.model, wanted.infer, wanted.dataset)
     assert found.run.env == {"MALLOC_ARENA_MAX": "2"}
 
 
 def run_summary(device: str = "CPU X", command: list[str] | None = None) -> Summary:
-    words = command or ["llm-perf-opt", "run", "model=llama_tiny", "artifacts.runs_dir=/x"]
+    text = command or ["llm-perf-opt", "run", "model=llama_tiny", "artifacts.runs_dir=/x"]
     made = summary(
         findings=[
             Finding("growing-cache", "", "decode", [], 0.1, "", "", "high"),
             Finding("straggler", "", None, [], 0.1, "", "", "high"),
         ]
     )
-    made.run.command, made.hardware.name = words, device
+    made.run.command, made.hardware.name = text, device
     return made
 
 
-def test_a_finding_says_how_it_is_tried_and_how_it_did_before(tmp_path: Path) -> None:
+def test_a_finding_names_its_experiment_and_its_record(tmp_path: Path) -> None:
     made = run_summary()
     add_experiments(made)
     command = ["llm-perf-opt", "improve", "model=llama_tiny", "--only", "growing-cache:decode"]
@@ -205,31 +205,31 @@ def test_the_record_of_a_metric_counts_for_that_metric(tmp_path: Path) -> None:
     assert "ttft" not in f"{by_time}{by_rate}"
 
 
-def test_the_first_finding_says_whether_its_remedy_is_kept() -> None:
+def test_the_first_finding_shows_whether_its_remedy_is_kept() -> None:
     made = improvement()
     made.baseline.first_finding = Answered("growing-cache", "decode", 0.5)
-    said: list[str] = []
+    messages: list[str] = []
 
-    def told() -> str:
+    def first_lines() -> str:
         """Each state has words of its own, the same in both forms; they begin with the finding."""
-        words = describe_first_finding(made)
-        assert words is not None and words not in said
-        said.append(words)
-        assert words in improve_console(made) and words in improve_markdown(made).replace("\\", "")
-        return words
+        text = describe_first_finding(made)
+        assert text is not None and text not in messages
+        messages.append(text)
+        assert text in improve_console(made) and text in improve_markdown(made).replace("\\", "")
+        return text
 
-    kept = told()
+    kept = first_lines()
     assert kept.startswith("growing-cache (decode): ") and "model.cache=preallocated" in kept
     made.best = Best([], None, None, None)
-    alone = told()
+    alone = first_lines()
     assert alone.startswith("growing-cache (decode): ") and "model.cache=preallocated" in alone
     made.tried[0].decision, made.tried[0].reason = "drop", "slower"
-    dropped = told()
+    dropped = first_lines()
     assert (
         dropped.startswith("growing-cache (decode): ") and "model.cache=preallocated: drop, slower" in dropped
     )
     made.baseline.first_finding = Answered("host-sync", "decode", 0.5)
-    untried = told()
+    untried = first_lines()
     assert untried.startswith("host-sync (decode): ") and "model.cache" not in untried
     made.baseline.first_finding = None
     assert describe_first_finding(made) is None and "first finding" not in improve_console(made)
@@ -281,7 +281,7 @@ def test_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--only", "thread", "--plan"], 2, "threads?"),
         (["model.cash=static", "--plan"], 2, "model.cache"),
@@ -291,17 +291,17 @@ def test_the_command_line() -> None:
         (["model=llama_tiny", "--budget", "20s", "--out", "o"], 2, "--budget 60s"),
     ],
 )
-def test_mistakes_are_told(
-    words: list[str],
+def test_mistakes_are_reported(
+    arguments: list[str],
     code: int,
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["improve", *words]) == code
-    assert said in capsys.readouterr().err
+    assert main(["improve", *arguments]) == code
+    assert message in capsys.readouterr().err
 
 
 def test_a_process_is_not_started_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

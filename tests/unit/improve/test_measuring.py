@@ -111,7 +111,7 @@ def test_single_batches_are_units_where_both_sides_have_the_same() -> None:
     assert units_of([[["x"], ["y"]], [["x", "y"]]]) == [[[0, 1]], [[0]]]
 
 
-def test_a_metric_that_no_device_tells_is_given_up() -> None:
+def test_a_metric_that_no_device_reports_is_dropped() -> None:
     wanted = spec()
     wanted.metric = "energy"
     with pytest.raises(GivenUpError, match="energy"):
@@ -199,9 +199,9 @@ def test_an_interruption_while_both_load_ends_both(tmp_path: Path, monkeypatch: 
             yield
         raise KeyboardInterrupt
 
-    asked = interrupted()
+    requested = interrupted()
     monkeypatch.setattr(turns, "run_process", run)
-    monkeypatch.setattr(turns, "raise_if_interrupted", lambda: next(asked))
+    monkeypatch.setattr(turns, "raise_if_interrupted", lambda: next(requested))
     monkeypatch.setattr(
         turns, "worker_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(300)"]
     )

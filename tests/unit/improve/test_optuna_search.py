@@ -43,7 +43,7 @@ def search(
 
 
 @pytest.mark.skipif(has_package("optuna"), reason="Optuna is installed")
-def test_without_optuna_the_way_to_get_it_is_told(
+def test_without_optuna_the_error_names_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -88,7 +88,7 @@ def test_other_answers_are_never_kept(tmp_path: Path) -> None:
 
 
 @needs_optuna
-def test_the_same_seed_asks_the_same_and_a_resumed_search_goes_on(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_trials_and_a_resumed_search_continues(tmp_path: Path) -> None:
     whole, _ = search(tmp_path)
     again, _ = search(tmp_path)
     assert [trial.overrides for trial in again.tried] == [trial.overrides for trial in whole.tried]

@@ -182,7 +182,7 @@ def test_a_trial_that_failed_or_was_dropped_does_not_confirm_a_finding() -> None
         ("tpot", ["decode", None]),
     ],
 )
-def test_a_metric_says_nothing_of_a_phase_it_does_not_contain(
+def test_a_metric_is_not_used_for_a_phase_it_does_not_contain(
     metric: Metric, graded: list[str | None]
 ) -> None:
     one = trial("threads", "no gain", 0.0)

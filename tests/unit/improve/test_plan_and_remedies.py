@@ -24,7 +24,7 @@ from llm_perf_opt.remedies import conditions
 from llm_perf_opt.remedies.base import Machine, Situation, conflicting_key, own_remedy
 from llm_perf_opt.remedies.built_in import BUILT_IN
 from llm_perf_opt.remedies.data import SearchSettings
-from llm_perf_opt.remedies.registry import all_remedies
+from llm_perf_opt.remedies.registry import load_remedies
 from llm_perf_opt.summary import Finding
 
 
@@ -122,7 +122,7 @@ def test_the_variables_that_are_meant_reach_the_configuration() -> None:
         ("huge-pages", ["model=llama_tiny"], {}, "huge pages"),
     ],
 )
-def test_a_remedy_says_why_it_does_not_apply(
+def test_a_remedy_gives_the_reason_why_it_does_not_apply(
     name: str, overrides: list[str], more: dict[str, Any], reason: str
 ) -> None:
     planned = plan([BY_NAME[name]], situation(*overrides, **more))
@@ -218,14 +218,15 @@ def test_a_remedy_of_the_users_own() -> None:
 
 
 def test_names_are_unique_and_two_models_may_not_fit() -> None:
-    assert len({remedy.name for remedy in all_remedies()}) == len(all_remedies())
+    remedies = load_remedies()[0]
+    assert len({remedy.name for remedy in remedies}) == len(remedies)
     tight = situation("model=llama_tiny", weight_bytes=100)
     assert not plan(BUILT_IN, tight).two_do_not_fit
     tight.machine = dataclasses.replace(tight.machine, memory_bytes=200)
     assert plan(BUILT_IN, tight).two_do_not_fit
 
 
-def test_before_the_baseline_the_adapter_says_which_phases_there_are(tmp_path: Path) -> None:
+def test_before_the_baseline_the_adapter_gives_the_phases(tmp_path: Path) -> None:
     """Nothing is known of the model yet: what cannot be excluded is planned."""
     sees, reads = (
         Situation(config=composed([f"model={name}"]), metric="total", machine=Machine(cpus=2, root=tmp_path))
@@ -257,13 +258,15 @@ def test_what_answers_the_first_finding_is_tried_first() -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("told", [None, 5.0])
-def test_energy_is_refused_where_nobody_tells_it(told: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("message", [None, 5.0])
+def test_energy_is_refused_where_no_sensor_reports_it(
+    message: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class _Sensor:
-        absent = {} if told is not None else {"energy_j": "energy_uj: root only"}
+        absent = {} if message is not None else {"energy_j": "energy_uj: root only"}
 
         def read(self) -> Reading:
-            return Reading(energy_j=told)
+            return Reading(energy_j=message)
 
         def close(self) -> None:
             pass
@@ -272,7 +275,7 @@ def test_energy_is_refused_where_nobody_tells_it(told: float | None, monkeypatch
     request = Request(
         overrides=["model=llama_tiny"], metric="energy", settings=SearchSettings(only=["threads"])
     )
-    if told is not None:
+    if message is not None:
         assert make_plan(request, None, Machine(cpus=4)).candidates
         return
     with pytest.raises(ConfigError, match=r"--metric energy: cpu\b.*energy_uj: root only"):
@@ -330,7 +333,7 @@ def test_another_number_of_ranks_and_a_program_of_ones_own_are_refused() -> None
         ("run.threads=1 +model.cache_dtype=float8", "quality"),
     ],
 )
-def test_ones_own_settings_that_may_make_answers_worse_are_only_asked_about(text: str, effect: str) -> None:
+def test_own_settings_that_may_make_answers_worse_are_left_to_the_user(text: str, effect: str) -> None:
     assert own_remedy(text).effect == effect
 
 

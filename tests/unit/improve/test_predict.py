@@ -48,7 +48,7 @@ def test_32_bits_before_are_a_roofline_and_more_ranks_have_sums() -> None:
     assert ranks is not None and ranks.gain_s is not None and ranks.by == "measured operators"
 
 
-def test_a_processor_and_settings_that_tables_do_not_know_keep_the_bound_and_say_why() -> None:
+def test_a_processor_and_settings_without_tables_keep_the_bound_with_the_reason() -> None:
     on_cpu = predictor(run("Some CPU", "float32"))(["model.dtype=bfloat16"])
     assert on_cpu is not None and on_cpu.gain_s is None
     assert on_cpu.source is not None and "Some CPU" in on_cpu.source
@@ -115,7 +115,7 @@ def improvement() -> Improvement:
     return result
 
 
-def test_the_grade_holds_the_prediction_against_what_was_measured() -> None:
+def test_the_grade_compares_the_prediction_with_what_was_measured() -> None:
     result = improvement()
     (grade,) = result.grades
     assert grade.predicted_by == "measured operators" and grade.grade == "confirmed"
@@ -123,10 +123,10 @@ def test_the_grade_holds_the_prediction_against_what_was_measured() -> None:
     assert grade.predicted_gain_s == pytest.approx(0.131 * 7 / 8, rel=0.1)
 
 
-def test_pages_say_what_predicted_and_what_it_rests_on() -> None:
+def test_pages_name_what_predicted_and_what_it_rests_on() -> None:
     result = improvement()
-    said = improve_console(result)
-    assert "by measured operators (9" in said and "vllm 1.0)" in said and "measured 120 ms" in said
+    output = improve_console(result)
+    assert "by measured operators (9" in output and "vllm 1.0)" in output and "measured 120 ms" in output
     for page in (improve_html(result), improve_markdown(result)):
         assert "measured operators" in page and "Predicted by" in page
         assert "Predicted change" in page

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from llm_perf_opt import try_remedy
-from tests.unit.improve.tiny import FEW
+from llm_perf_opt.improve.experiment import run_experiment
+from llm_perf_opt.improve.measuring import OUT_OF_BUDGET
+from tests.unit.improve.tiny import FEW, spec
 
 
 def test_the_same_settings_give_the_same_answers_and_no_gain() -> None:
@@ -44,3 +50,23 @@ def test_a_patch_that_changes_the_answers_is_seen_and_never_kept() -> None:
     assert trial.check is not None
     assert trial.check.first_difference is not None
     assert trial.decision in ("ask", "drop")
+
+
+def programs_of(folder: Path) -> list[str]:
+    """Return the command lines of running programs that name a folder."""
+    lines = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:  # it has ended
+            continue
+    return [line for line in lines if str(folder) in line]
+
+
+@pytest.mark.parametrize("own_processes", [False, True])
+def test_the_budget_ends_running_processes(own_processes: bool, tmp_path: Path) -> None:
+    """The model needs seconds to load and the experiment has half a second: its processes are ended, nothing is measured."""
+    cut = run_experiment(replace(spec(), total_s=0.5), tmp_path / "x", own_processes=own_processes)
+    assert (cut.failure, cut.failure_kind) == (OUT_OF_BUDGET, "budget")
+    assert cut.out_of_budget and cut.measured is None and cut.page is None
+    assert programs_of(tmp_path / "x") == []

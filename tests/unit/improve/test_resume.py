@@ -47,10 +47,10 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline, "run_first", lambda _, out, **_limits: start(out / baseline.FOLDER))
 
 
-def improve(monkeypatch: pytest.MonkeyPatch, run: Run, *words: str) -> int:
+def improve(monkeypatch: pytest.MonkeyPatch, run: Run, *expected: str) -> int:
     made = functools.partial(Search, runner=run, clock=lambda: 0.0)
     monkeypatch.setattr(improve_module, "Search", made)
-    return main(["improve", *words, "--quiet"])
+    return main(["improve", *expected, "--quiet"])
 
 
 def stopped_at(number: int, effects: Effects) -> Run:
@@ -67,15 +67,15 @@ def stopped_at(number: int, effects: Effects) -> Run:
     return run
 
 
-def test_an_interrupted_search_says_what_it_found_and_how_to_go_on(
+def test_an_interrupted_search_reports_its_results_and_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a b"
     run = stopped_at(2, {CACHE: 0.5})
     assert improve(monkeypatch, run, "--try", CACHE, "--try", MODE, "--out", str(out)) == 130
-    said = capsys.readouterr().out
-    assert re.search(rf"^best .*{re.escape(CACHE)}", said, re.MULTILINE)
-    (command,) = [line[line.index("llm-perf-opt") :] for line in said.splitlines() if "--resume" in line]
+    output = capsys.readouterr().out
+    assert re.search(rf"^best .*{re.escape(CACHE)}", output, re.MULTILINE)
+    (command,) = [line[line.index("llm-perf-opt") :] for line in output.splitlines() if "--resume" in line]
     assert shlex.split(command) == ["llm-perf-opt", "improve", "--resume", str(out)]
     made = load_improvement(out)
     assert (made.status, made.best.overrides) == ("interrupted", [CACHE])
@@ -111,9 +111,9 @@ def test_another_search_is_not_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert improve(monkeypatch, runner({}, []), "--try", MODE, "--out", str(tmp_path / "o")) == 0
-    for words in (("--only", "threads"), ("--error", "0.2"), ("--metric", "ttft"), ("model=llama_tiny",)):
-        assert improve(monkeypatch, runner({}, []), "--resume", str(tmp_path / "o"), *words) == 2
-        assert words[0] in (said := capsys.readouterr().err) or "its own configuration" in said
+    for phrase in (("--only", "threads"), ("--error", "0.2"), ("--metric", "ttft"), ("model=llama_tiny",)):
+        assert improve(monkeypatch, runner({}, []), "--resume", str(tmp_path / "o"), *phrase) == 2
+        assert phrase[0] in (output := capsys.readouterr().err) or "its own configuration" in output
 
 
 def test_what_is_taken_back_is_not_advertised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def confirmed_as(change: Callable[[Outcome], None], out: Path) -> Improvement:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (crashed, "signal 6"),
         (other_tokens, "position 3"),
@@ -183,13 +183,13 @@ def confirmed_as(change: Callable[[Outcome], None], out: Path) -> Improvement:
         (not_shown_and_other_tokens, "position 3"),
     ],
 )
-def test_a_confirmation_that_does_not_hold_takes_the_best_back(
-    change: Callable[[Outcome], None], said: str | None, tmp_path: Path
+def test_a_failed_confirmation_withdraws_the_best(
+    change: Callable[[Outcome], None], message: str | None, tmp_path: Path
 ) -> None:
     made = confirmed_as(change, tmp_path)
     assert (made.best.overrides, made.ladder) == ([], [])
     assert made.tried[-1].role == "confirmation"
-    assert (said or made.tried[-1].reason) in made.notes[0]
+    assert (message or made.tried[-1].reason) in made.notes[0]
 
 
 def test_a_gain_that_is_only_not_shown_again_stays_unconfirmed(tmp_path: Path) -> None:
@@ -262,8 +262,8 @@ def test_a_search_that_is_killed_in_its_first_experiment_can_be_resumed(
         assert found.status == "interrupted" and found.tried == [] and found.method.tests > 0
         raise KeyboardInterrupt
 
-    words = ["model=llama_tiny", "--out", str(out), "--try", MODE]
-    assert improve(monkeypatch, look, *words) == 130
+    arguments = ["model=llama_tiny", "--out", str(out), "--try", MODE]
+    assert improve(monkeypatch, look, *arguments) == 130
     assert improve(monkeypatch, runner({MODE: 0.5}, []), "--resume", str(out)) == 0
     assert load_improvement(out).best.overrides == [MODE]
 
@@ -272,19 +272,19 @@ def test_the_best_of_a_search_can_be_the_start_of_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    words = ["model=llama_tiny", "--out", str(first), "--try", MODE]
-    assert improve(monkeypatch, runner({MODE: 0.5}, []), *words) == 0
-    asked: list[list[str]] = []
+    arguments = ["model=llama_tiny", "--out", str(first), "--try", MODE]
+    assert improve(monkeypatch, runner({MODE: 0.5}, []), *arguments) == 0
+    requested: list[list[str]] = []
     run_first = baseline.run_first
 
     def noted(overrides: Any, out: Path, *more: Any, **named: Any) -> baseline.Start:
-        asked.append(list(overrides))
+        requested.append(list(overrides))
         return replace(run_first(overrides, out, *more, **named), overrides=list(overrides))
 
     monkeypatch.setattr(baseline, "run_first", noted)
     assert (
         improve(monkeypatch, runner({CACHE: 0.9}, []), str(first), "--out", str(second), "--try", CACHE) == 0
     )
-    assert asked == [["model=llama_tiny", MODE]]
-    assert load_improvement(second).baseline.overrides == asked[0]
+    assert requested == [["model=llama_tiny", MODE]]
+    assert load_improvement(second).baseline.overrides == requested[0]
     assert load_improvement(second).best.overrides == [CACHE]

@@ -147,7 +147,7 @@ def test_what_helps_is_kept_and_grows_only_by_what_helps_on_top(tmp_path: Path) 
     assert all(spec.alpha == pytest.approx(0.05 / 16) for spec in seen)
 
 
-def test_a_gain_that_is_gone_beside_another_is_not_in_the_best(tmp_path: Path) -> None:
+def test_a_gain_that_vanishes_with_another_is_not_in_the_best(tmp_path: Path) -> None:
     made, _, _ = search(
         {"model.attn_implementation=eager": 0.5, "model.cache=preallocated": 0.9},
         tmp_path,

@@ -56,7 +56,7 @@ def test_a_machine_too_noisy_shows_nothing() -> None:
     assert test.count == RULE.most_blocks
 
 
-def test_the_interval_holds_the_truth_and_a_keep_leaves_out_zero() -> None:
+def test_the_interval_contains_the_truth_and_a_keep_excludes_zero() -> None:
     chance = random.Random(13)
     truth = math.log(0.8)
     test = run([truth + chance.gauss(0, 0.05) for _ in range(80)])
@@ -133,8 +133,8 @@ def test_a_gain_is_in_sight_before_it_is_shown_and_never_in_plain_noise() -> Non
     assert sum(test.in_sight() for test in still) <= 1
 
 
-def test_what_is_dropped_early_has_an_interval_that_tells_something() -> None:
+def test_what_is_dropped_early_has_a_useful_interval() -> None:
     test = run([math.log(1.3)] * 8, StoppingRule(alpha=0.001, least_gain_ratio=0.02, most_blocks=80))
     assert test.verdict() == "slower"
-    told = test.change(0.05)
-    assert told is not None and -0.5 < told.low < math.log(1.3) < told.high < 1.0
+    shown = test.change(0.05)
+    assert shown is not None and -0.5 < shown.low < math.log(1.3) < shown.high < 1.0

@@ -48,7 +48,7 @@ def test_an_experiment_that_cannot_be_read_ends_itself_and_not_the_search(
     assert made.best.overrides == ["model.cache=preallocated"]
 
 
-def test_the_value_of_the_baseline_is_that_of_its_own_side_where_no_run_told_it(tmp_path: Path) -> None:
+def test_the_value_of_the_baseline_is_that_of_its_own_side_where_no_run_gives_it(tmp_path: Path) -> None:
     """A run's tokens per second are those of decode; an experiment's count the time to the first token, too."""
     made = result()
     made.metric, made.baseline.metric_value, made.baseline.tokens_per_s = "tokens_per_s", None, 100.0
@@ -65,7 +65,7 @@ def test_the_value_of_the_baseline_is_that_of_its_own_side_where_no_run_told_it(
     ("metric", "overrides", "known"),
     [("total", [], True), ("total", ["run.threads=1"], False), ("tokens_per_s", [], False)],
 )
-def test_only_a_run_of_the_same_configuration_tells_the_value_of_the_baseline(
+def test_only_a_run_of_the_same_configuration_gives_the_value_of_the_baseline(
     metric: Metric, overrides: list[str], known: bool
 ) -> None:
     request = Request(run=Path("/run"), overrides=overrides, metric=metric)

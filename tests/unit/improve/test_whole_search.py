@@ -119,7 +119,7 @@ def test_resuming_a_finished_search_measures_nothing_again(
     assert load_improvement(out).tried == found.tried
 
 
-def test_the_plan_of_the_same_run_says_how_long(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_of_the_same_run_gives_its_duration(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["improve", str(out / "baseline"), SLOW, *ONLY, "--plan", "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert [each["overrides"] for each in planned["candidates"]] == [[FAST]]

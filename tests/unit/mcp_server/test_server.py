@@ -106,7 +106,7 @@ def test_tools_that_write_or_run_are_offered_only_where_they_are_allowed(runs: P
     assert names(Access.of([runs], tmp_path, allow_run=True)) == everything
 
 
-def test_runs_are_listed_and_one_that_cannot_be_read_says_so(runs: Path) -> None:
+def test_runs_are_listed_and_one_that_cannot_be_read_is_noted(runs: Path) -> None:
     page = call(Access.of([runs]), "list_runs")["runs"]
     by_name = {Path(row["run"]).name: row for row in page["rows"]}
     assert set(by_name) == {"a", "b", "hostile", "broken"} and page["total"] == 4
@@ -170,7 +170,7 @@ def test_two_runs_are_compared_as_by_the_verb(runs: Path, capsys: pytest.Capture
     assert [one["name"] for one in answer["metrics"]] == [one["name"] for one in expected["metrics"]]
 
 
-def test_mistakes_are_errors_with_a_fix_and_crashes_tell_nothing(runs: Path) -> None:
+def test_mistakes_are_errors_with_a_fix_and_crashes_reveal_nothing(runs: Path) -> None:
     access = Access.of([runs])
     assert "outside of the root" in refused(access, "findings", run="/etc")
     assert "fix:" in refused(access, "what_if", run="hostile", devices=["no such device"])

@@ -17,11 +17,11 @@ def background(folder: Path, code: str, **keys: object) -> BackgroundProcess:
     return BackgroundProcess([sys.executable, "-c", code], log_dir=folder, name="it", **keys)  # type: ignore[arg-type]
 
 
-def wait_for_line(said: list[str]) -> str:
+def wait_for_line(message: list[str]) -> str:
     end = time.monotonic() + 30
-    while not said and time.monotonic() < end:
+    while not message and time.monotonic() < end:
         time.sleep(0.02)
-    return said[0]
+    return message[0]
 
 
 def is_running(pid: int) -> bool:
@@ -32,14 +32,14 @@ def is_running(pid: int) -> bool:
 
 
 def test_it_runs_until_it_is_stopped_and_takes_its_children_along(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     code = (
         "import subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
         "print(child.pid, flush=True)\ntime.sleep(600)"
     )
-    with background(tmp_path, code, on_line=said.append) as process:
-        child = int(wait_for_line(said))
+    with background(tmp_path, code, on_line=messages.append) as process:
+        child = int(wait_for_line(messages))
         assert process.is_running
         assert process.pid is not None
         assert is_running(child)
@@ -51,10 +51,10 @@ def test_it_runs_until_it_is_stopped_and_takes_its_children_along(tmp_path: Path
 
 
 def test_one_that_ignores_the_request_is_killed_after_the_grace(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)"
-    with background(tmp_path, code, on_line=said.append, grace_s=0.5) as process:
-        wait_for_line(said)
+    with background(tmp_path, code, on_line=messages.append, grace_s=0.5) as process:
+        wait_for_line(messages)
         began = time.monotonic()
         assert process.stop().killed >= 1
         assert 0.4 < time.monotonic() - began < 30
@@ -62,7 +62,7 @@ def test_one_that_ignores_the_request_is_killed_after_the_grace(tmp_path: Path) 
     assert not is_running(process.pid)
 
 
-def test_one_that_ended_by_itself_says_how(tmp_path: Path) -> None:
+def test_one_that_ended_by_itself_is_reported_with_its_exit(tmp_path: Path) -> None:
     with background(tmp_path, "import sys; print('bye', file=sys.stderr); sys.exit(3)") as process:
         end = time.monotonic() + 30
         while process.is_running and time.monotonic() < end:

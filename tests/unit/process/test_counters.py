@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.process.tools import counter_permission
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 ALL, DOCKER_DEFAULT = "000001ffffffffff", "00000000a80425fb"
 SYS_ADMIN_ADDED, PERFMON_ADDED = "00000000a82425fb", "00000040a80425fb"
@@ -47,11 +47,11 @@ def test_what_counts_is_the_capability(
     tmp_path: Path, capabilities: str | None, euid: int, allowed: bool, facts: list[str]
 ) -> None:
     found = counter_permission(machine(tmp_path, capabilities), euid)
-    assert found.allowed is allowed and found.reason and tells(found.reason, *facts)
+    assert found.allowed is allowed and found.reason and mentions(found.reason, *facts)
     assert (found.fix is None) is allowed
 
 
-def test_a_container_is_told_what_to_add(tmp_path: Path) -> None:
+def test_a_container_gets_the_option_to_add(tmp_path: Path) -> None:
     fix = counter_permission(machine(tmp_path, DOCKER_DEFAULT), 0).fix or ""
     assert "--cap-add=SYS_ADMIN" in fix and "NVreg_RestrictProfilingToAdminUsers=0" in fix
 

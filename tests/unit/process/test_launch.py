@@ -46,9 +46,9 @@ def test_nothing_to_read_on_standard_input() -> None:
 
 
 def test_arguments_reach_the_program_untouched() -> None:
-    words = ["a b", "$HOME", "`id`", "x;y", "*", "", "ü", "it's"]
-    result = run_probe([PYTHON, "-c", "import sys; print(sys.argv[1:])", *words])
-    assert result.stdout.strip() == repr(words)
+    arguments = ["a b", "$HOME", "`id`", "x;y", "*", "", "ü", "it's"]
+    result = run_probe([PYTHON, "-c", "import sys; print(sys.argv[1:])", *arguments])
+    assert result.stdout.strip() == repr(arguments)
 
 
 def test_logs_are_files_and_the_result_keeps_their_tail(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_orphans_of_a_program_that_ended_are_ended(tmp_path: Path) -> None:
     assert not alive(int(pid.read_text()))
 
 
-def test_a_signal_from_outside_is_told_from_an_exit() -> None:
+def test_a_signal_from_outside_is_distinguished_from_an_exit() -> None:
     result = run_probe([PYTHON, "-c", "import os,signal; os.kill(os.getpid(), signal.SIGSEGV)"])
     assert (result.ended, result.returncode) == ("signal", -signal.SIGSEGV)
 
@@ -188,7 +188,7 @@ def test_size_limit_counts_files_and_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("argv", "expected"),
     [
         (["/does/not/exist"], "not found"),
         (["no-such-program-anywhere"], "not found"),
@@ -196,8 +196,8 @@ def test_size_limit_counts_files_and_logs(tmp_path: Path) -> None:
         ([PYTHON, "-c", "\0"], "cannot start"),
     ],
 )
-def test_what_cannot_be_started_is_a_tool_error_with_a_hint(argv: list[str], words: str) -> None:
-    with pytest.raises(ToolError, match=words) as caught:
+def test_what_cannot_be_started_is_a_tool_error_with_a_hint(argv: list[str], expected: str) -> None:
+    with pytest.raises(ToolError, match=expected) as caught:
         run_probe(argv)
     assert caught.value.hint
 

@@ -299,7 +299,7 @@ def test_roofline_unmeasured_point_sits_hollow_on_the_roof() -> None:
     assert "lpo-hollow" in (a.get("class") or "") and "lpo-hollow" not in (b.get("class") or "")
 
 
-def test_roofline_without_limits_says_so() -> None:
+def test_roofline_without_limits_is_noted() -> None:
     root = parse(charts.roofline("t", [charts.RooflinePoint("p", 1.0, 1.0)], compute=[], memory=[]))
     assert "not known" in root.find(f"{SVG}desc").text  # type: ignore[union-attr,operator]
     assert not list(root.iter(f"{SVG}circle"))
@@ -370,8 +370,8 @@ def test_line_chart_gap_is_a_gap() -> None:
 def test_histogram_counts_every_value_once() -> None:
     values = [float(i) for i in range(100)]
     root = parse(histogram("t", values, x_label="x", bins=10, x_format=units.number))
-    told = [node.find(f"{SVG}title").text for node in marks(root, "rect", "lpo-edge")]  # type: ignore[union-attr]
-    assert [text.rsplit(": ", 1)[1] for text in told] == ["10"] * 10  # type: ignore[union-attr]
+    shown = [node.find(f"{SVG}title").text for node in marks(root, "rect", "lpo-edge")]  # type: ignore[union-attr]
+    assert [text.rsplit(": ", 1)[1] for text in shown] == ["10"] * 10  # type: ignore[union-attr]
 
 
 def test_timeline_merges_what_cannot_be_seen_and_keeps_the_time() -> None:
@@ -381,8 +381,8 @@ def test_timeline_merges_what_cannot_be_seen_and_keeps_the_time() -> None:
     )
     rects = marks(root, "rect", "lpo-fill")
     assert len(rects) < 50
-    told = [node.find(f"{SVG}title").text or "" for node in rects if node.find(f"{SVG}title") is not None]  # type: ignore[union-attr]
-    assert any("short events" in text for text in told)
+    shown = [node.find(f"{SVG}title").text or "" for node in rects if node.find(f"{SVG}title") is not None]  # type: ignore[union-attr]
+    assert any("short events" in text for text in shown)
 
 
 def test_timeline_overlapping_events_do_not_cover_each_other() -> None:
@@ -509,13 +509,13 @@ def test_summary_charts() -> None:
         ("C", "0.03", False, False),
         ("C", "0.09", True, False),
     ]
-    told = (root.find(f"{SVG}desc").text or "").split("; ")  # type: ignore[union-attr]
-    assert [re.findall(r"[\d.]+ ms", row) for row in told] == [
+    shown = (root.find(f"{SVG}desc").text or "").split("; ")  # type: ignore[union-attr]
+    assert [re.findall(r"[\d.]+ ms", row) for row in shown] == [
         ["10.0 ms"],
         ["20.0 ms"],
         ["30.0 ms", "90.0 ms"],
     ]
-    assert legend_of(root)[0] in told[2] and legend_of(root)[2] in told[2]
+    assert legend_of(root)[0] in shown[2] and legend_of(root)[2] in shown[2]
     parse(charts.other_device_chart(devices, first_token=True))
     lane = {"name": "stream 7", "events": [{"name": "k", "start_s": 0.0, "end_s": 1e-3, "family": "gemm"}]}
     parse(charts.timeline_chart({"phase": "decode", "span_s": 2e-3, "lanes": [lane]}))
@@ -534,7 +534,7 @@ def test_kernel_roofline_leaves_out_kernels_without_counters() -> None:
     assert (circle.get("data-kernel"), circle.get("data-full-name")) == ("1", "full")
 
 
-def test_kernels_of_known_shape_are_drawn_with_the_best_measured_beside_them() -> None:
+def test_kernels_of_known_shape_are_drawn_with_the_best_measured() -> None:
     roofs: dict[str, list[charts.Roof]] = {
         "compute": [charts.Roof("c", 1e14)],
         "memory": [charts.Roof("m", 1e12)],
@@ -550,8 +550,8 @@ def test_kernels_of_known_shape_are_drawn_with_the_best_measured_beside_them() -
     (best,) = [node for node in root.iter(f"{SVG}path") if node.get("data-best")]
     assert float(best.get("data-best") or 0) == pytest.approx(5e13)
     assert legend_shapes(root) == ["circle", "diamond"]
-    told = root.find(f"{SVG}desc").text or ""  # type: ignore[union-attr]
-    assert "× 2.50" in told and "vLLM 0.24, cuBLAS" in told
+    shown = root.find(f"{SVG}desc").text or ""  # type: ignore[union-attr]
+    assert "× 2.50" in shown and "vLLM 0.24, cuBLAS" in shown
     # Counters are nearer to the truth than shapes; the best keeps its distance to them.
     shaped.counters = {"intensity_flops_per_byte": 5.0, "achieved_flops_per_s": 1e12}
     root = parse(charts.kernel_roofline([shaped], **roofs))

@@ -20,7 +20,7 @@ from llm_perf_opt.summary import Hardware, Peak, Stopped, Timings
         (True, None, 1, []),
     ],
 )
-def test_measured_limits_say_when_and_how_disturbed(
+def test_measured_limits_record_when_and_how_disturbed(
     under_load: bool | None, load: float | None, measurements: int | None, numbers: list[str]
 ) -> None:
     hardware = Hardware("AMD EPYC", "cpu", {"float32": Peak(181e9, "")}, 20e9, "probe")
@@ -29,11 +29,11 @@ def test_measured_limits_say_when_and_how_disturbed(
     _, when, how = describe_hardware(hardware).partition("2025-03-01 09:30")
     assert when and re.findall(r"[\d.]+(?: %)?", how.rstrip(".)")) == numbers
     # Nothing known of it, undisturbed, and disturbed are three things to say.
-    said = {how}
+    text = {how}
     for other in {None, True, False} - {under_load}:
         hardware.measured_under_load = other
-        said.add(describe_hardware(hardware).partition("2025-03-01 09:30")[2])
-    assert len(said) == 3
+        text.add(describe_hardware(hardware).partition("2025-03-01 09:30")[2])
+    assert len(text) == 3
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_measured_limits_say_when_and_how_disturbed(
         (4, "time", 0.12, ["4", "95 %", "12.0 %"]),
     ],
 )
-def test_times_say_how_often_they_were_measured(
+def test_times_record_how_often_they_were_measured(
     repeats: int | None, stopped: Stopped | None, interval: float | None, numbers: list[str]
 ) -> None:
-    told = describe_clock(Timings(repeats=repeats, stopped=stopped, interval_ratio=interval))
-    assert re.findall(r"\b\d[\d.]*(?: %)?", told) == numbers
+    shown = describe_clock(Timings(repeats=repeats, stopped=stopped, interval_ratio=interval))
+    assert re.findall(r"\b\d[\d.]*(?: %)?", shown) == numbers
 
 
-def test_why_no_more_repeats_were_made_is_said() -> None:
+def test_why_no_more_repeats_were_made_is_reported() -> None:
     reasons = {describe_clock(Timings(repeats=4, stopped=stopped)) for stopped in (None, *get_args(Stopped))}
     assert len(reasons) == 1 + len(get_args(Stopped))

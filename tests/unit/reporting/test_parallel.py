@@ -85,7 +85,7 @@ def test_collectives_gaps_and_owners() -> None:
     assert (owner["part"], owner["time"], owner["thread"]) == ("data", "900 ms", "main")
 
 
-def test_sentences_say_what_was_measured_against_what() -> None:
+def test_sentences_name_what_was_measured_against_what() -> None:
     # All of it, the exposed part, its share; the waiting, whom it is for, and that one's share of it.
     facts = ["400 ms", "300 ms", "15.0 %", "100 ms", "rank 1", "95.0 %"]
     assert re.findall(r"[\d.]+ (?:ms|%)|rank \d", describe_communication(full()).lower()) == facts
@@ -118,7 +118,7 @@ def test_pages_hold_all_of_it_and_nothing_where_there_is_nothing(render: object)
     assert "all_reduce" not in bare and waited_for in page and waited_for not in bare
 
 
-def test_ranks_on_paper_stand_beside_what_was_measured() -> None:
+def test_counted_ranks_are_shown_next_to_what_was_measured() -> None:
     found = full()
     for row in found.ranks:
         row.weight_bytes, row.kv_bytes_per_token = 2.0**30, 2.0**10
@@ -128,14 +128,14 @@ def test_ranks_on_paper_stand_beside_what_was_measured() -> None:
     assert list(first.values()) == ["0", "1.00 GiB", "1.00 KiB", "1.00 MiB", "1.00 ms"]
     assert [value for name, value in first.items() if "step" in name] == ["1.00 MiB", "1.00 ms"]
     assert not [name for name in first if "prefill" in name]
-    assert 'id="table-ranks-on-paper"' in report_html(found)
+    assert 'id="table-ranks-static"' in report_html(found)
     assert render_table(static_rank_table(found)) in report_markdown(found)
     # A rank of which nothing was measured is in this table alone.
     found.ranks = [RankUse(3, weight_bytes=2.0**30)]
     assert (cells(rank_table(found)), [row["rank"] for row in cells(static_rank_table(found))]) == ([], ["3"])
 
 
-def test_splits_say_what_each_rank_holds_and_says_or_why_there_are_none() -> None:
+def test_splits_list_what_each_rank_stores_and_sends_or_why_there_are_none() -> None:
     found = full_summary()
     assert found.static is not None
     exchange = Exchange("decode", "all_reduce", 9, 2.0**20, 2.0**20)

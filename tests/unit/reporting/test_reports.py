@@ -26,7 +26,7 @@ from llm_perf_opt.reporting.console import console_summary
 from llm_perf_opt.reporting.html.page import inline, safe_json
 from llm_perf_opt.reporting.markdown import prose
 from llm_perf_opt.reporting.opening import headline_figures
-from llm_perf_opt.reporting.render import render_all
+from llm_perf_opt.reporting.render import write_documents
 from llm_perf_opt.reporting.report import (
     MOST_ROWS,
     kernels_markdown,
@@ -69,7 +69,7 @@ class Elements(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.feed(markup)
         self.close()
 
@@ -78,11 +78,11 @@ class Elements(HTMLParser):
         self.attributes.extend(attrs)
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.texts.append(data)
 
     @property
     def text(self) -> str:
-        return " ".join(self.words)
+        return " ".join(self.texts)
 
 
 def rendered(markdown: str) -> Elements:
@@ -161,7 +161,7 @@ def test_html_holds_every_section_in_order() -> None:
     assert full_summary().stages["ncu"].reason in page[page.index('<section id="stages"') :]
 
 
-def test_html_says_what_would_produce_missing_sections() -> None:
+def test_html_names_what_would_produce_missing_sections() -> None:
     page = report_html(bare_summary())
     assert re.findall(r'<section id="([^"]+)"', page) == ["summary", "environment", "absent"]
     for needed in ("--timings FILE", "pipeline.nsys.enable=true", "--static FILE", "--trace FILE"):
@@ -176,7 +176,7 @@ def test_every_page_renders_any_summary_and_missing_is_never_a_word(name: str, m
     assert not re.search(r"\b(None|nan|inf)\b", shown)
 
 
-def test_html_of_five_hundred_kernels_is_small_and_says_what_it_leaves_out() -> None:
+def test_html_of_five_hundred_kernels_is_small_and_notes_what_it_leaves_out() -> None:
     summary = full_summary()
     long = "void very_long_kernel_name<" + "at::native::Functor<float>, " * 30 + ">"
     summary.kernels = [kernel(place, name=f"{long}_{place}", counted=False) for place in range(700)]
@@ -209,7 +209,7 @@ def test_report_tables_stay_readable() -> None:
 # --- the page for people who decide ---------------------------------------------------------------------------
 
 
-def test_stakeholder_page_is_one_page_in_plain_words() -> None:
+def test_stakeholder_page_is_one_page_in_plain_language() -> None:
     page = stakeholder_markdown(full_summary())
     assert len(page.splitlines()) <= 60
     advice = re.findall(r"^(\d)\. \*\*.*?([\d.]+ ms, [\d.]+ %)", page, flags=re.MULTILINE)
@@ -221,18 +221,18 @@ def test_stakeholder_page_is_one_page_in_plain_words() -> None:
     assert wording.MEASUREMENT["noisy-timings"] in page
 
 
-def test_every_finding_has_plain_words(repository: Path) -> None:
+def test_every_finding_has_a_plain_explanation(repository: Path) -> None:
     analysis = repository / "src" / "llm_perf_opt" / "analysis"
     rules = [*(analysis / "findings").rglob("*.py"), analysis / "compile_account.py"]
     ids = {found for path in rules for found in re.findall(r'\bid="([a-z-]+)"', path.read_text("utf-8"))}
     ids |= set(get_args(Loss))
     assert ids == set(wording.FINDINGS) | set(wording.MEASUREMENT)
-    words = [w for plain in wording.FINDINGS.values() for w in (plain.problem, plain.action)]
-    assert not re.findall(r"\b[A-Z]{2,}\b", " ".join([*words, *wording.MEASUREMENT.values()]))
+    arguments = [w for plain in wording.FINDINGS.values() for w in (plain.problem, plain.action)]
+    assert not re.findall(r"\b[A-Z]{2,}\b", " ".join([*arguments, *wording.MEASUREMENT.values()]))
     assert set(wording.BOUNDS) == set(get_args(Bound))
 
 
-def test_stakeholder_page_is_honest_without_findings_or_times() -> None:
+def test_stakeholder_page_claims_nothing_without_findings_or_times() -> None:
     page = stakeholder_markdown(bare_summary())
     assert not re.search(r"^\d\.|\d [mµn]?s\b|^\|", page, flags=re.MULTILINE), "no advice, no times, no table"
     assert "report.md" in page, "where it stands what would tell more"
@@ -299,14 +299,14 @@ def test_tables_drop_empty_columns_and_keep_the_first() -> None:
     assert [column.label for column in table.without_empty_columns().columns] == ["a", "c"]
 
 
-def test_render_all_writes_every_page_and_names_the_one_to_open(tmp_path: Path) -> None:
-    assert render_all(full_summary(), tmp_path) == tmp_path / "report.html"
+def test_every_page_is_written_and_the_first_is_the_one_to_open(tmp_path: Path) -> None:
+    assert write_documents(full_summary(), tmp_path)[0] == tmp_path / "report.html"
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert written == {
         "report.html", "report.md", "stakeholder_summary.md", "kernels.md", "torch_profiler/operators.md",
     }  # fmt: skip
     first = (tmp_path / "report.html").read_bytes()
-    render_all(full_summary(), tmp_path)
+    write_documents(full_summary(), tmp_path)
     assert (tmp_path / "report.html").read_bytes() == first
 
 
@@ -380,11 +380,11 @@ def test_a_report_that_only_counted_opens_with_its_answer() -> None:
         assert f"<dd>{value}</dd>" in opening
     assert opening.index("<dd>7.00 GiB</dd>") < opening.index("No wall-clock timings.")
     assert 'id="findings"' not in page and 'id="findings"' in report_html(bare_summary())
-    told = stakeholder_markdown(static_only())
-    (needs,) = [line for line in told.splitlines() if "7.00 GiB" in line]
+    shown = stakeholder_markdown(static_only())
+    (needs,) = [line for line in shown.splitlines() if "7.00 GiB" in line]
     assert re.findall(r"\b2\b", needs) == ["2", "2"] and "RTX 4090 (24.0 GiB)" in needs
     # Nothing ran, so it does not send the reader to further findings.
-    assert "report.md" not in told and "report.md" in stakeholder_markdown(bare_summary())
+    assert "report.md" not in shown and "report.md" in stakeholder_markdown(bare_summary())
 
 
 def test_titles_name_the_model_or_the_capture() -> None:
@@ -420,24 +420,24 @@ def test_numbers_read_as_people_write_them() -> None:
     assert "1 more notes" not in console_summary(summary, Path("report.html"))
 
 
-def test_plain_words_are_plain() -> None:
+def test_plain_explanations_are_plain() -> None:
     page = stakeholder_markdown(full_summary())
     everything = page + str(wording.FINDINGS) + str(wording.BOUNDS)
-    for words in ("replay", "number format", "ieces of text", "not decided"):
-        assert words not in everything
+    for phrase in ("replay", "number format", "ieces of text", "not decided"):
+        assert phrase not in everything
     summary = full_summary()
     summary.verdicts["decode"] = dataclasses.replace(summary.verdicts["decode"], bound="unknown")
     # No single cause of this phase was found: how far it is from the best takes its place.
-    told = stakeholder_markdown(summary)
+    shown = stakeholder_markdown(summary)
     (limit,) = [
-        line for line in told.splitlines() if line.startswith(f"- {capitalised(wording.PHASES['decode'])}:")
+        line for line in shown.splitlines() if line.startswith(f"- {capitalised(wording.PHASES['decode'])}:")
     ]
     assert "10.0" in limit and wording.BOUNDS["unknown"] not in limit
     summary.findings = [
         dataclasses.replace(summary.findings[0], phase=phase) for phase in ("vision", "decode")
     ]
-    told = stakeholder_markdown(summary)
-    problems = re.findall(r"^\d\. \*\*(.*?)\*\*", told, flags=re.MULTILINE)
+    shown = stakeholder_markdown(summary)
+    problems = re.findall(r"^\d\. \*\*(.*?)\*\*", shown, flags=re.MULTILINE)
     assert [wording.FINDINGS["launch-bound"].problem in each for each in problems] == [True, True]
     assert wording.PHASES["vision"] in problems[0] and wording.PHASES["decode"] in problems[1]
 

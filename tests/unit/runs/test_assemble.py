@@ -68,7 +68,7 @@ def build(**sources: Any) -> Summary:
     return assemble(Subject(run=RUN, sources=shown_sources(facts)), facts, DeviceChoice()).summary
 
 
-def test_nothing_at_all_is_a_summary_that_says_so() -> None:
+def test_nothing_at_all_is_a_summary_with_a_note() -> None:
     found = build()
     assert found.verdicts == {}
     assert found.findings == []
@@ -191,7 +191,7 @@ def test_one_capture_per_phase_is_summed_over_all_of_them(order: tuple[str, str]
     assert found.utilisation["all"].device_busy_ratio == pytest.approx(compute / whole.span_s)
 
 
-def test_a_capture_without_decode_says_nothing_about_launches_per_token(tmp_path: Path) -> None:
+def test_a_capture_without_decode_has_no_launches_per_token(tmp_path: Path) -> None:
     timings = save(
         tmp_path, "wall.json", {"samples": 1, "new_tokens": 4, "prefill_s": 0.01, "decode_s": 0.02}
     )
@@ -227,10 +227,10 @@ def test_a_source_the_user_named_must_be_readable_one_a_stage_left_need_not(tmp_
     ]
     lenient = assemble(Subject(run=RUN), [collect("stage", parts)], DeviceChoice()).summary
     # One note of each that says what it was; that there are no timings is not said a second time.
-    said = [note.partition(str(broken))[0] for note in lenient.notes if str(broken) in note]
-    assert len(said) == 3
-    for what, words in zip(("timings", "nsys capture", "static model"), said, strict=True):
-        assert what in words
+    messages = [note.partition(str(broken))[0] for note in lenient.notes if str(broken) in note]
+    assert len(messages) == 3
+    for what, phrase in zip(("timings", "nsys capture", "static model"), messages, strict=True):
+        assert what in phrase
     assert not [note for note in lenient.notes if "timings" in note and str(broken) not in note]
 
 
@@ -256,7 +256,7 @@ def _profiled(tmp_path: Path, **profile: Any) -> Summary:
     return build(trace=trace, timings=save(tmp_path, "timings.json", document()))
 
 
-def test_the_profilers_own_notes_tell_its_cost_and_its_steps(tmp_path: Path) -> None:
+def test_the_profilers_own_notes_give_its_cost_and_its_steps(tmp_path: Path) -> None:
     found = _profiled(tmp_path, new_tokens=4, profiled_s=4.8, options={"active_passes": 2})
     assert found.metrics["profiled_decode_steps"] == 6.0
     assert found.metrics["profiled_over_unprofiled_ratio"] == pytest.approx(4.8 / 2 / 0.8)

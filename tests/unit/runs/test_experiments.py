@@ -49,16 +49,18 @@ def found(name: str, phase: str | None = "decode") -> Finding:
     return Finding(name, name, phase, [], 0.1, "", "", "high")
 
 
-def run(*findings_: Finding, words: tuple[str, ...] = ("model=llama_tiny",), device: str = "cpu") -> Summary:
+def run(
+    *findings_: Finding, overrides: tuple[str, ...] = ("model=llama_tiny",), device: str = "cpu"
+) -> Summary:
     made = summary(findings=list(findings_))
-    made.run.command = ["llm-perf-opt", "run", *words, "artifacts.runs_dir=/x"]
+    made.run.command = ["llm-perf-opt", "run", *overrides, "artifacts.runs_dir=/x"]
     made.workload.device, made.workload.program = device, None
     made.environment = {"cpu": {"cores": 4}}
     add_experiments(made)
     return made
 
 
-def test_the_rules_and_the_remedies_speak_of_the_same_findings() -> None:
+def test_the_rules_and_the_remedies_name_the_same_findings() -> None:
     assert len(IDS) > 25
     assert ANSWERED | set(UNANSWERED) == IDS
 
@@ -78,15 +80,15 @@ PHASES = {
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Finding]:
+def explained() -> dict[str, Finding]:
     """All findings at once, each in a phase in which it is answered if it is in any."""
     made = run(*(found(name, PHASES[name]) for name in sorted(IDS)))
     return {each.id: each for each in made.findings}
 
 
 @pytest.mark.parametrize("name", sorted(IDS))
-def test_every_finding_has_a_command_or_a_reason(name: str, told: dict[str, Finding]) -> None:
-    made = told[name]
+def test_every_finding_has_a_command_or_a_reason(name: str, explained: dict[str, Finding]) -> None:
+    made = explained[name]
     assert (made.improve_command is None) is (made.no_experiment is not None)
     if name not in ANSWERED:
         assert made.no_experiment == UNANSWERED[name]
@@ -108,8 +110,8 @@ def test_the_command_is_one_that_the_program_takes(capsys: pytest.CaptureFixture
     assert "model.cache=preallocated" in capsys.readouterr().out
 
 
-def test_throughput_is_asked_for_where_only_that_can_gain() -> None:
-    made = run(found("underfilled-grids", None), words=("model=llama_tiny", "dataset.synthetic_count=8"))
+def test_throughput_is_chosen_where_only_that_can_gain() -> None:
+    made = run(found("underfilled-grids", None), overrides=("model=llama_tiny", "dataset.synthetic_count=8"))
     made.workload.samples = 8
     add_experiments(made)
     assert made.findings[0].improve_command is not None
@@ -117,7 +119,7 @@ def test_throughput_is_asked_for_where_only_that_can_gain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "device", "name", "said"),
+    ("overrides", "device", "name", "message"),
     [
         (("model=llama_tiny",), "cpu", "padding-waste", "padded"),
         (("model=llama_tiny",), "cpu", "allocation", "no GPU"),
@@ -126,11 +128,11 @@ def test_throughput_is_asked_for_where_only_that_can_gain() -> None:
     ],
 )
 def test_a_remedy_that_does_not_apply_is_no_command(
-    words: tuple[str, ...], device: str, name: str, said: str
+    overrides: tuple[str, ...], device: str, name: str, message: str
 ) -> None:
-    made = run(found(name), words=words, device=device).findings[0]
+    made = run(found(name), overrides=overrides, device=device).findings[0]
     assert made.improve_command is None
-    assert said in (made.no_experiment or "")
+    assert message in (made.no_experiment or "")
 
 
 @pytest.mark.parametrize("change", [{"program": ["./mine"]}, {"ranks": 2}])
@@ -145,11 +147,11 @@ def test_runs_that_no_experiment_can_repeat(change: dict[str, Any]) -> None:
     assert made.findings[0].no_experiment is not None
 
 
-def test_a_finding_of_another_package_says_that_nothing_is_known() -> None:
+def test_a_finding_of_another_package_has_no_explanation() -> None:
     assert run(found("machine-noise")).findings[0].no_experiment == UNKNOWN
 
 
-def test_the_report_says_it() -> None:
+def test_the_report_shows_it() -> None:
     made = run(found("growing-cache"), found("host-sync"))
     answered, unanswered = made.findings
     text = report_markdown(made)

@@ -55,7 +55,7 @@ def test_the_command_of_the_ranks() -> None:
     ]  # fmt: skip
 
 
-def test_cores_are_shared_out_unless_the_user_says_otherwise() -> None:
+def test_cores_are_shared_out_unless_the_user_sets_otherwise() -> None:
     def threads(one: RankJob, given: dict[str, str], cores: int) -> str | None:
         return environment_of_ranks(one, Path("/run"), given, cores).get("OMP_NUM_THREADS")
 
@@ -76,7 +76,7 @@ def leave_manifest(run: JoinedRun, rank: int, status: str, *, alive: bool = True
     write_manifest(artifacts, manifest)
 
 
-def test_what_became_of_every_rank_is_said(tmp_path: Path) -> None:
+def test_what_became_of_every_rank_is_reported(tmp_path: Path) -> None:
     """One ended well, one was killed, one never began, one is not done when the time is up."""
     run = JoinedRun(Artifacts.for_run(tmp_path / "run"), 4, ["llm-perf-opt", "run"])
     begin_run(run)
@@ -165,13 +165,13 @@ def test_the_devices_of_all_ranks_are_held_before_they_start(
     assert manifest.lease.directory == str(tmp_path / "leases")
 
 
-def test_a_device_that_any_rank_had_to_share_is_said(tmp_path: Path) -> None:
+def test_a_device_that_any_rank_had_to_share_is_reported(tmp_path: Path) -> None:
     run = JoinedRun(Artifacts.for_run(tmp_path / "run"), 2, ["llm-perf-opt", "run"])
     begin_run(run)
-    for rank, words in enumerate((None, "pid 4711")):
+    for rank, phrase in enumerate((None, "pid 4711")):
         leave_manifest(run, rank, "ok")
         own = read_manifest(run.folder(rank))
-        own.lease = DeviceLease(f"GPU-{rank}", exclusive=True, others_ratio=0.5 * rank, shared=words)
+        own.lease = DeviceLease(f"GPU-{rank}", exclusive=True, others_ratio=0.5 * rank, shared=phrase)
         write_manifest(Artifacts.for_run(run.folder(rank)), own)
     finish_run_of_ranks(run, quiet=True, as_json=False)
     manifest = read_manifest(tmp_path / "run")

@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_process_of_this_machine_is_asked_for(path: Path) -> None:
+def test_a_process_of_this_machine_is_looked_up(path: Path) -> None:
     mine = new_heartbeat()
     assert Watch(path.parent).judge(mine, path).alive
     # The number is in use again, by another process.
@@ -64,7 +64,7 @@ def test_a_clock_that_is_wrong_is_named_and_does_not_matter(path: Path) -> None:
     assert watch.skewed == {"node7": pytest.approx(3600, abs=2)}
 
 
-def test_a_manifest_of_an_earlier_release_is_judged_by_its_age(path: Path) -> None:
+def test_a_manifest_of_an_earlier_release_is_decided_by_its_age(path: Path) -> None:
     os.utime(path, (0, 0))
     assert not Watch(path.parent).judge(None, path).alive
 

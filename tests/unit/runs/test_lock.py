@@ -41,11 +41,11 @@ def holder(run: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_the_file_says_who_holds_it_and_goes_when_it_is_over(tmp_path: Path) -> None:
+def test_the_file_names_its_holder_and_is_removed_at_the_end(tmp_path: Path) -> None:
     with hold(tmp_path):
-        said = json.loads((tmp_path / "run.lock").read_text())
-        assert (said["host"], said["pid"]) == (socket.gethostname(), os.getpid())
-        assert "T" in said["started"]
+        text = json.loads((tmp_path / "run.lock").read_text())
+        assert (text["host"], text["pid"]) == (socket.gethostname(), os.getpid())
+        assert "T" in text["started"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -148,7 +148,7 @@ def test_without_locks_one_alone_takes_over_what_was_left(
 
 
 @pytest.mark.parametrize(("silent", "pid", "free"), [(True, 77, True), (False, 77, False), (True, 78, False)])
-def test_without_locks_a_holder_on_another_machine_is_told_by_its_heartbeat(
+def test_without_locks_a_holder_on_another_machine_is_detected_by_its_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: bool, pid: int, free: bool
 ) -> None:
     without_locks(monkeypatch)

@@ -18,7 +18,7 @@ from llm_perf_opt.hardware.silicon import Silicon
 from llm_perf_opt.stages.torch_profiler.facts import traces_facts
 from llm_perf_opt.summary import RunInfo, Summary, Workload
 from llm_perf_opt.summary.file import load_summary
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.analysis.operators.test_work import GEMM, shaped, trace
 from tests.unit.analysis.test_profiled import launch
 from tests.unit.hardware.silicon.tables import H100, gemm_row, installation, write_table
@@ -79,7 +79,7 @@ def test_targets_reach_the_kernels_of_the_summary(tmp_path: Path, silicon: Silic
     assert "64 × 4096 × 17 bfloat16 (50.0 µs)" in section.paragraphs[1]
 
 
-def test_without_the_extra_a_device_of_the_tables_hears_what_it_would_add(
+def test_without_the_extra_a_device_of_the_tables_is_advised_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llm_perf_opt.hardware.silicon.installation.installed", lambda: None)
@@ -89,19 +89,19 @@ def test_without_the_extra_a_device_of_the_tables_hears_what_it_would_add(
     assert not any(row.target for row in found.kernels) and "kernel_targets_compared_s" not in found.metrics
 
 
-def test_without_the_extra_other_devices_hear_nothing_of_it(tmp_path: Path) -> None:
+def test_without_the_extra_other_devices_get_no_such_advice(tmp_path: Path) -> None:
     found = targeted(traced(tmp_path), "NVIDIA GeForce RTX 5090", None)
     assert not any(one.title == TITLE for one in found.sections)
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 5090", "AMD Instinct MI300X", "no such device"])
-def test_a_device_no_table_holds_is_said_and_has_no_target(
+def test_a_device_without_a_table_is_reported_and_has_no_target(
     tmp_path: Path, silicon: Silicon, name: str
 ) -> None:
     found = targeted(traced(tmp_path), name, silicon)
     (section,) = [one for one in found.sections if one.title == TITLE]
-    (words,) = section.paragraphs
-    assert tells(words, name) and not section.tables
+    (text,) = section.paragraphs
+    assert mentions(text, name) and not section.tables
     assert not any(row.target for row in found.kernels)
 
 
@@ -112,7 +112,7 @@ def test_a_trace_without_shapes_is_not_compared(tmp_path: Path, silicon: Silicon
     assert found.sections == facts.sections and not any(row.target for row in found.kernels)
 
 
-def test_damaged_tables_are_said_and_the_rest_works(tmp_path: Path) -> None:
+def test_damaged_tables_are_reported_and_the_rest_works(tmp_path: Path) -> None:
     place = installation(tmp_path)
     good = [gemm_row(m, n, 1024, 0.1) for m in (64, 256) for n in (1024, 4096)]
     write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", good)
@@ -121,10 +121,10 @@ def test_damaged_tables_are_said_and_the_rest_works(tmp_path: Path) -> None:
     found = targeted(traced(tmp_path), H100, Silicon(place))
     assert any(row.target for row in found.kernels)
     (note,) = [note for note in found.notes if "gemm_perf.parquet" in note]
-    assert tells(note, "sglang/1.0/gemm_perf.parquet", "k") and "vllm" not in note
+    assert mentions(note, "sglang/1.0/gemm_perf.parquet", "k") and "vllm" not in note
 
 
-def test_launches_of_nsight_compute_inside_ranges_that_tell_sizes(silicon: Silicon) -> None:
+def test_launches_of_nsight_compute_inside_ranges_that_name_sizes(silicon: Silicon) -> None:
     sized = launch("prefill", "aten::mm, op_id = 3, sizes = [[64, 1024], [1024, 4096]]", seconds=800e-6)
     plain = launch("prefill", kernel="another_bf16_gemm")
     capture = NcuCapture([sized, plain], "x.ncu-rep")
@@ -171,6 +171,6 @@ def test_the_finding_follows_from_a_whole_capture(
     if claims:
         stake = 40 * (slower - 1) * best_us * 1e-6
         assert claims[0].gain_upper_s == pytest.approx(stake, rel=1e-2)
-        assert tells(claims[0].evidence[0], "2.50", "vLLM 0.24, linear")
+        assert mentions(claims[0].evidence[0], "2.50", "vLLM 0.24, linear")
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "× best" in page and TITLE in page

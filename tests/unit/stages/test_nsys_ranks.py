@@ -12,7 +12,7 @@ from llm_perf_opt.captures.nsys.reader import by_process
 from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
 from llm_perf_opt.core.ranks import Rank
 from llm_perf_opt.stages.nsys.facts import nsys_facts
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.nsys_exports import MARK, call, kernel, nvtx, process_id, thread_id, write_export
 
 GEMM, ALL_REDUCE, LAUNCH = 1, 2, 3
@@ -70,7 +70,7 @@ def test_processes_that_talk_are_ranks_and_the_last_to_enter_is_named(two_ranks:
     assert (joined.communication.collectives[0].count, joined.ranks_joined) == (1, 2)
     # The mean of the ranks, not their sum.
     assert joined.facts.budget["decode"].span_s == pytest.approx(0.0308, rel=0.01)
-    assert any(tells(note, two_ranks.name, "2", "0") for note in facts.notes)
+    assert any(mentions(note, two_ranks.name, "2", "0") for note in facts.notes)
 
 
 def test_processes_that_do_not_talk_stay_one_capture(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def marked(pid: int, rank: int, size: int, step_ms: int) -> list[dict[str, objec
     ]
 
 
-def test_processes_that_say_which_rank_they_are_need_no_device(tmp_path: Path) -> None:
+def test_processes_that_name_their_rank_need_no_device(tmp_path: Path) -> None:
     # The process with the higher number is rank 0; a third one (the launcher) says nothing.
     events = [
         *marked(20, 1, 2, 4),
@@ -112,7 +112,7 @@ def test_processes_that_say_which_rank_they_are_need_no_device(tmp_path: Path) -
         (1, pytest.approx(0.004)),
     ]
     (section,) = joined.sections
-    assert tells(section.title, "2", "all.sqlite")
+    assert mentions(section.title, "2", "all.sqlite")
     assert section.tables[0].rows == [
         ["decode", "decode", "1", "5.00 ms", "4.00 ms", "1", "6.00 ms", "0"],
     ]

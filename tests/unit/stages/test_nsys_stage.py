@@ -19,7 +19,7 @@ from llm_perf_opt.stages.nsys.config import NsysConfig
 from llm_perf_opt.stages.nsys.stage import NsysStage
 from tests.nsys_support import RecordedProgress, alive, fake_nsys, stage_context, with_command, write_program
 from tests.support import within_a_limit
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 PROGRAM = with_command(sys.executable, "-c", "pass")
 
@@ -35,20 +35,20 @@ def calls(tool: Path) -> int:
 def test_the_devices_memory_is_looked_at_before_the_program_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requested = []
 
     def no_room(device: str) -> None:
-        asked.append(device)
+        requested.append(device)
         raise ToolError("this process still holds 9 GiB of cuda:1")
 
     monkeypatch.setattr(nsys_stage, "require_room", no_room)
     tool = fake_nsys(tmp_path / "tool", "report()")
     with pytest.raises(ToolError, match="still holds"):
         NsysStage().run(stage_context(tmp_path / "run", config(tool), resolved_device="cuda:1"))
-    assert asked == ["cuda:1"] and not (tool.parent / "calls").exists()
+    assert requested == ["cuda:1"] and not (tool.parent / "calls").exists()
     # The user's own program loads what it likes: this process never held it.
     NsysStage().run(stage_context(tmp_path / "own", config(tool), **PROGRAM))
-    assert asked == ["cuda:1"] and calls(tool) >= 1
+    assert requested == ["cuda:1"] and calls(tool) >= 1
 
 
 def test_a_lost_agent_is_tried_once_more(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_lost_agent_is_tried_once_more(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "nsys" / "run.nsys-rep").is_file()
     # The stand-in cannot export: the stage says so and keeps the report, of which nothing can be read.
     assert result.status == "failed"
-    assert tells(result.reason, "run.nsys-rep") and tells(result.fix, "nsys export --type=sqlite")
+    assert mentions(result.reason, "run.nsys-rep") and mentions(result.fix, "nsys export --type=sqlite")
 
 
 def test_a_lost_agent_twice_is_a_failure_with_a_fix(tmp_path: Path) -> None:
@@ -198,14 +198,14 @@ def test_a_stream_that_the_importer_of_nsys_left_is_imported_again(tmp_path: Pat
     assert calls(tool) == 1
 
 
-def test_a_crash_is_told_even_when_the_importer_fails_twice(tmp_path: Path) -> None:
+def test_a_crash_is_reported_even_when_the_importer_fails_twice(tmp_path: Path) -> None:
     tool = fake_nsys(tmp_path / "tool", LEAVES_ITS_STREAMS.format(streams=1, code=3))
     write_program(tmp_path / "tool" / "host-linux-x64" / "QdstrmImporter", "#!/bin/sh\nexit 1\n")
     result = NsysStage().run(stage_context(tmp_path / "run", config(tool), **PROGRAM))
     assert result.status == "failed"
     reason = result.reason or ""
     assert "An unknown error occurred" in reason
-    assert tells(reason, "exit code 3")
+    assert mentions(reason, "exit code 3")
     assert "loading the model" in reason
     assert (tmp_path / "run" / "nsys" / "run.qdstrm").read_bytes() == b"raw 1"
 
@@ -227,7 +227,7 @@ def test_one_label_of_several_failing_degrades(tmp_path: Path) -> None:
     result = NsysStage().run(context)
     assert result.status == "degraded"
     first = (result.reason or "").partition("run.decode")[0]
-    assert tells(first, "run.prefill", "'prefill'"), "the range that was never opened"
+    assert mentions(first, "run.prefill", "'prefill'"), "the range that was never opened"
     assert result.exit_codes["run.prefill"] == 0
     assert result.exit_codes["run.decode"] == 143
     assert isinstance(context.progress, RecordedProgress)
@@ -292,7 +292,7 @@ def test_plan_shows_exact_commands_and_files(tmp_path: Path) -> None:
     tool = fake_nsys(tmp_path / "tool", "report()")
     labels = config(tool, capture_range="nvtx", nvtx_capture=["prefill", "decode"], capture_range_end="stop")
     plan = "\n".join(NsysStage().plan(stage_context(tmp_path / "run", labels, **PROGRAM)))
-    for words in (
+    for phrase in (
         "--nvtx-capture=prefill",
         "--nvtx-capture=decode",
         "--capture-range-end=stop",
@@ -300,7 +300,7 @@ def test_plan_shows_exact_commands_and_files(tmp_path: Path) -> None:
         f"write {tmp_path}/run/nsys/run.decode.sqlite",
         f"write {tmp_path}/run/nsys/summary.csv",
     ):
-        assert words in plan
+        assert phrase in plan
 
 
 @pytest.mark.contract("B10")
@@ -355,9 +355,9 @@ def test_a_hotkey_is_refused_where_nobody_can_press_one(tmp_path: Path) -> None:
     assert problems(keys={"gating_nvtx": False}) == [], "the whole run is captured then"
 
 
-def test_the_built_in_workload_is_told_to_call_the_profiler_api(tmp_path: Path) -> None:
+def test_the_built_in_workload_is_set_to_call_the_profiler_api(tmp_path: Path) -> None:
     tool = fake_nsys(tmp_path / "tool", "report()")
-    for capture_range, told in (("cudaProfilerApi", True), ("none", False)):
+    for capture_range, shown in (("cudaProfilerApi", True), ("none", False)):
         context = stage_context(tmp_path / "run", config(tool, capture_range=capture_range))
         context.config.resolved_device = "cuda:0"
         (request,) = nsys_stage._requests(
@@ -367,7 +367,7 @@ def test_the_built_in_workload_is_told_to_call_the_profiler_api(tmp_path: Path) 
             tmp_path,
             frozenset({"cuda-graph-trace"}),
         )
-        assert (request.workload.env.get("LLM_PERF_OPT_PROFILER_RANGE") == "1") is told
+        assert (request.workload.env.get("LLM_PERF_OPT_PROFILER_RANGE") == "1") is shown
         assert "--cuda-graph-trace=node" in request.command()
         assert not [one for one in NsysStage().check(context) if one.key == "pipeline.nsys.capture_range"]
 

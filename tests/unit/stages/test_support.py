@@ -6,11 +6,11 @@ import pytest
 
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.stages import workload
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 @pytest.mark.parametrize(
-    ("device", "rocm", "words"),
+    ("device", "rocm", "expected"),
     [
         ("cuda:0", True, ("AMD GPUs", "rocprofv3")),
         ("xpu:0", False, ("Intel GPUs", "unitrace")),
@@ -20,7 +20,7 @@ from tests.text_facts import tells
 )
 @pytest.mark.parametrize("tool", ["nsys", "ncu"])
 def test_a_tool_that_does_not_exist_for_a_device_is_skipped_with_the_reason(
-    tool: str, device: str, rocm: bool, words: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    tool: str, device: str, rocm: bool, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workload, "is_rocm", lambda: rocm)
     config = compose_config([])
@@ -28,7 +28,7 @@ def test_a_tool_that_does_not_exist_for_a_device_is_skipped_with_the_reason(
     found = workload.unsupported_device(tool, config)
     assert found is not None and found.severity == "skip"
     assert found.key == "run.device"
-    assert tells(found.message, tool, device, words[0]) and tells(found.fix, words[1])
+    assert mentions(found.message, tool, device, expected[0]) and mentions(found.fix, expected[1])
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:3"])

@@ -73,7 +73,7 @@ def _summary(root: Path) -> Summary:
     return assemble(Subject(run=run, sources=shown_sources(facts)), facts, DeviceChoice()).summary
 
 
-def test_what_this_machine_tells_is_kept_and_the_rest_has_a_reason(tmp_path: Path) -> None:
+def test_what_this_machine_reports_is_kept_and_the_rest_has_a_reason(tmp_path: Path) -> None:
     result = TelemetryStage().run(context(tmp_path, interval_s=0.01))
     assert result.status == "ok"
     assert {path.name for path in result.artifacts} == {"telemetry.json", "timings.json"}
@@ -81,8 +81,8 @@ def test_what_this_machine_tells_is_kept_and_the_rest_has_a_reason(tmp_path: Pat
     assert (found.new_tokens, found.samples) == (TOKENS * len(PROMPTS) * REPEATS, len(PROMPTS) * REPEATS)
     assert found.columns.time_s[-1] == pytest.approx(found.span_s)
     for name in ("clock_hz", "power_w", "temperature_c", "energy_j", "memory_bytes", "throttled"):
-        told = any(value is not None for value in getattr(found.columns, name))
-        assert told != (name in found.absent), name
+        shown = any(value is not None for value in getattr(found.columns, name))
+        assert shown != (name in found.absent), name
     assert found.cost_s is not None
     assert set(found.memory) >= {"prefill", "decode", "all"} or "memory by phase" in found.absent
 
@@ -96,17 +96,17 @@ def test_a_throttled_gpu_reaches_summary_report_and_findings(
 ) -> None:
     library = watched_by(monkeypatch, HOT)
     summary = finished(tmp_path, interval_s=0.01)
-    told = summary.telemetry
-    assert told is not None
-    assert told.throttled == ["hardware thermal slowdown", "software thermal slowdown"]
-    assert told.clock_hz is not None
-    assert told.clock_hz.median == 1.215e9
+    shown = summary.telemetry
+    assert shown is not None
+    assert shown.throttled == ["hardware thermal slowdown", "software thermal slowdown"]
+    assert shown.clock_hz is not None
+    assert shown.clock_hz.median == 1.215e9
     assert library.calls[-1] == "shutdown"
-    assert ("throttled" in {finding.id for finding in summary.findings}) == (told.samples >= 10)
+    assert ("throttled" in {finding.id for finding in summary.findings}) == (shown.samples >= 10)
     page, text = report_html(summary), report_markdown(summary)
-    for words in ("hardware thermal slowdown", "1215 MHz"):
-        assert words in telemetry_section(page)
-        assert words in text
+    for phrase in ("hardware thermal slowdown", "1215 MHz"):
+        assert phrase in telemetry_section(page)
+        assert phrase in text
     assert "<svg" in telemetry_section(page), "the clock over time"
 
 
@@ -135,7 +135,9 @@ def test_numbers_that_cannot_be_meant_are_refused(tmp_path: Path, key: str, valu
     assert (problem.severity, problem.key) == ("error", f"pipeline.telemetry.{key}")
 
 
-def test_a_missing_library_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampler, "missing_library", lambda device: "pynvml")
     problems = TelemetryStage().check(context(tmp_path, device="cuda:0"))
     assert [(problem.severity, problem.fix) for problem in problems if "nvidia-ml-py" in problem.message] == [

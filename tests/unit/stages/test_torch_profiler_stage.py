@@ -36,7 +36,7 @@ from llm_perf_opt.stages.torch_profiler.config import (
     usable_activities,
 )
 from llm_perf_opt.stages.torch_profiler.stage import TorchProfilerStage, representative_batch
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import infer_config, model_config
 
 TOKENS = 5
@@ -184,7 +184,7 @@ def test_the_representative_pass_is_the_middle_prompt(default_run: Run) -> None:
 
 def test_cuda_without_cuda_is_dropped_with_a_note(default_run: Run) -> None:
     assert default_run.profile["options"]["activities"] == ["cpu"]
-    assert any(tells(note, "cuda") for note in default_run.profile["notes"])
+    assert any(mentions(note, "cuda") for note in default_run.profile["notes"])
 
 
 def test_operators_are_read_back(default_run: Run) -> None:
@@ -217,7 +217,7 @@ def test_knobs_of_the_trace(tmp_path: Path) -> None:
     assert run.profile["operators_by_shape"] == []
 
 
-def test_defaults_leave_the_costly_things_out(default_run: Run) -> None:
+def test_defaults_leave_costly_options_out(default_run: Run) -> None:
     facts = default_run.capture.facts
     assert "python_function" not in facts["events_by_category"]
     assert not facts.get("record_shapes") and not facts.get("with_stack") and not facts.get("profile_memory")
@@ -318,7 +318,7 @@ def test_the_activity_of_any_accelerator_has_torchs_name(
     found, notes = usable_activities(TorchProfilerConfig(activities=[Activity.cpu, wanted]), app)
     assert found == names
     assert len(notes) == (not traced)
-    assert all(tells(note, wanted.value, device) for note in notes)
+    assert all(mentions(note, wanted.value, device) for note in notes)
 
 
 def test_an_activity_without_a_tracer_is_dropped() -> None:
@@ -365,7 +365,7 @@ def test_check_and_plan_write_nothing(tmp_path: Path) -> None:
     plan = stage.plan(there)
     for name in ("timings.json", "trace.json.gz", "profile.json", "memory_trace.json.gz", "predictions.md"):
         assert any(line.startswith("write ") and line.endswith(name) for line in plan), name
-    assert any(tells(line, str(TOKENS), "cpu") for line in plan if not line.startswith("write "))
+    assert any(mentions(line, str(TOKENS), "cpu") for line in plan if not line.startswith("write "))
     assert list(root.iterdir()) == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llm_perf_opt.stages.torch_profiler.facts import traces_facts
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.analysis.operators.test_graph_join import launch, recorded_with_names
 from tests.unit.kineto_traces import annotation, document, kernel, op, write
 
@@ -35,7 +35,7 @@ def test_a_recording_names_the_kernels_of_the_run(tmp_path: Path) -> None:
             ("aten::rms_norm", "decode"): (2, 16e-6),
             ("aten::copy_", "decode"): (1, 0.0),
         }
-        assert any(tells(note, "2", "100 %") for note in facts.notes)
+        assert any(mentions(note, "2", "100 %") for note in facts.notes)
         assert set(facts.sources["trace"]) == {recording, run}
 
 

@@ -190,7 +190,7 @@ NOT_FINITE: list[tuple[Any, str, Facts]] = [
 ]
 
 
-def assert_says(message: str, place: str, facts: Facts) -> None:
+def assert_message(message: str, place: str, facts: Facts) -> None:
     """The message names the place, and the facts in their order; the words between them are free."""
     where, _, what = message.partition(": ")
     assert where == place
@@ -201,7 +201,7 @@ def assert_says(message: str, place: str, facts: Facts) -> None:
 def test_the_place_of_a_mistake_is_named(data: Any, place: str, facts: Facts) -> None:
     with pytest.raises(InputError) as caught:
         from_plain(Outer, data)
-    assert_says(caught.value.message, place, facts)
+    assert_message(caught.value.message, place, facts)
 
 
 @pytest.mark.parametrize(("data", "place", "facts"), WRONG)
@@ -209,7 +209,7 @@ def test_a_file_names_itself_and_the_place(data: Any, place: str, facts: Facts, 
     path = atomic_write_json(tmp_path / "a.json", data)
     with pytest.raises(InputError) as caught:
         decode_file(path, Outer, hint="try another")
-    assert_says(caught.value.message, place.replace("Outer", str(path), 1), facts)
+    assert_message(caught.value.message, place.replace("Outer", str(path), 1), facts)
     assert caught.value.hint == "try another"
     assert caught.value.data == {"path": str(path)}
 
@@ -230,7 +230,7 @@ def test_a_file_names_itself_and_the_place(data: Any, place: str, facts: Facts, 
         ('{"count": 1, "anything": ' + "9" * 5000 + "}", "JSON: Exceeds the limit"),
     ],
 )
-def test_damaged_files_say_how(text: str, message: str, tmp_path: Path) -> None:
+def test_damaged_files_are_refused_with_the_reason(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
@@ -271,7 +271,7 @@ def test_what_is_not_finite_is_never_written(
     value = Outer(**{**data, "by_name": {k: Inner(**v) for k, v in data.get("by_name", {}).items()}})
     with pytest.raises(ValueError, match="finite") as caught:
         to_plain(value)
-    assert_says(str(caught.value), place, facts)
+    assert_message(str(caught.value), place, facts)
     with pytest.raises(ValueError, match="finite"):
         save_json(tmp_path / "a.json", value)
     assert not list(tmp_path.iterdir())

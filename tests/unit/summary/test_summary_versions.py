@@ -44,7 +44,7 @@ def test_our_own_version_is_read_without_a_word(tmp_path: Path) -> None:
     assert load_summary(tmp_path) == summary
 
 
-def test_an_older_minor_version_is_read_and_says_what_differs(tmp_path: Path) -> None:
+def test_an_older_minor_version_is_read_with_a_note_of_what_differs(tmp_path: Path) -> None:
     folder = written(tmp_path, "1.0")
     document = to_plain(full_summary())
     del document["repeat_spread"], document["metrics"]

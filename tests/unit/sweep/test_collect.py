@@ -53,7 +53,7 @@ def a_job(
         )
 
 
-def test_every_planned_job_is_told_of(tmp_path: Path) -> None:
+def test_every_planned_job_is_reported(tmp_path: Path) -> None:
     sweep = a_plan(tmp_path, 5)
     a_job(tmp_path / "0", sweep, tpot=0.5)
     failed = {"nsys": {"status": "failed", "reason": "it broke"}}
@@ -71,7 +71,7 @@ def test_every_planned_job_is_told_of(tmp_path: Path) -> None:
     assert jobs[2].host and jobs[2].pid == os.getpid()
 
 
-def test_a_job_without_its_summary_is_not_done_whatever_its_stages_say(tmp_path: Path) -> None:
+def test_a_job_without_its_summary_is_not_done_whatever_its_stages_report(tmp_path: Path) -> None:
     sweep = a_plan(tmp_path, 2)
     for name, started in (("0", {}), ("1", {"process_started": 1})):
         a_job(tmp_path / name, sweep, heartbeat={**asdict(new_heartbeat()), **started})
@@ -103,7 +103,7 @@ def test_what_is_no_job_of_this_sweep_is_named_left_out_and_counted(tmp_path: Pa
     assert reasons["1"] in (found.jobs[1].reason or "")
 
 
-def test_without_a_plan_the_larger_sweep_is_told_of(tmp_path: Path) -> None:
+def test_without_a_plan_the_larger_sweep_is_reported(tmp_path: Path) -> None:
     for n in range(3):
         a_job(tmp_path / str(n), "one")
     a_job(tmp_path / "3", "two")
@@ -135,7 +135,7 @@ def test_a_directory_without_a_sweep_is_an_input_error(tmp_path: Path) -> None:
         collect(tmp_path / "none")
 
 
-def test_versions_that_differ_are_said(tmp_path: Path) -> None:
+def test_versions_that_differ_are_reported(tmp_path: Path) -> None:
     sweep = a_plan(tmp_path, 2)
     a_job(tmp_path / "0", sweep, version="0.1.0")
     a_job(tmp_path / "1", sweep, version="0.2.0")
@@ -202,7 +202,7 @@ def test_two_sweeps_in_one_directory_stay_apart(tmp_path: Path) -> None:
     assert other.path == "0" and other.reason in (found.jobs[0].reason or "")
 
 
-def test_a_job_that_its_engine_lost_says_why(tmp_path: Path) -> None:
+def test_a_job_that_its_engine_lost_has_the_reason(tmp_path: Path) -> None:
     """A node without the package: the job could not leave a manifest of its own."""
     sweep = a_plan(tmp_path, 2)
     error = "Job failed with trace:\nTraceback …\n  File x\nModuleNotFoundError: No module named 'llm_perf_opt'\n----\nlogs at …"
@@ -231,10 +231,10 @@ def test_resume_does_not_repeat_a_masked_secret(tmp_path: Path, capsys: pytest.C
     key = "+run.env.HF_TOKEN"
     write_plan(tmp_path, new_plan("basic", ["model=llama_tiny", f"{key}={secret}"], [], []))
     assert main(["run", f"--resume={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    assert key in said and secret not in said
-    hint = said.partition("fix:")[2]
-    assert f"cannot repeat {key}, because" in said
+    output = capsys.readouterr().err
+    assert key in output and secret not in output
+    hint = output.partition("fix:")[2]
+    assert f"cannot repeat {key}, because" in output
     assert f"{key}=<value>" in hint and "--resume" in hint and f"hydra.sweep.dir={tmp_path}" in hint
     command = SweepCommand(overrides=[f"{key}={secret}"], resume=True)
     adopt_plan(command, tmp_path)

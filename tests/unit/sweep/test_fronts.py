@@ -28,7 +28,7 @@ def test_pairs_that_nobody_measured_have_no_front() -> None:
     assert fronts([job(0, tpot_s=1.0), job(1, tpot_s=2.0)]) == []
 
 
-def test_the_best_names_those_it_cannot_be_told_from() -> None:
+def test_the_best_names_those_it_is_tied_with() -> None:
     jobs = [
         job(0, tpot_s=JobMetric(1.0, 0.9, 1.1, 9)),
         job(1, tpot_s=JobMetric(1.05, 0.95, 1.15, 9)),

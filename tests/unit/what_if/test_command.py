@@ -60,7 +60,7 @@ def test_every_combination_is_priced_with_tables_first(tables: Silicon) -> None:
     assert first.expected_source == "vllm 0.24.0"
 
 
-def test_a_device_without_tables_is_expected_by_its_limits_and_says_so(tables: Silicon) -> None:
+def test_a_device_without_tables_is_expected_by_its_limits_with_a_note(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()
     query = Query(["RTX 5090"], [], [], [], [], [], "vllm")
@@ -107,8 +107,8 @@ def test_without_the_extra_there_are_floors_and_a_word_on_what_it_adds(
     summary.static = counted()
     save_summary(summary, tmp_path)
     assert main([str(tmp_path), "--device", H100]) == 0
-    said = capsys.readouterr().out
-    assert "pip install 'llm-perf-opt[silicon]'" in said and H100 in said and "TPOT floor" in said
+    output = capsys.readouterr().out
+    assert "pip install 'llm-perf-opt[silicon]'" in output and H100 in output and "TPOT floor" in output
     assert main([str(tmp_path), "--json"]) == 0
     used = json.loads(capsys.readouterr().out)["silicon"]
     assert used["version"] is None and "pip install 'llm-perf-opt[silicon]'" in used["reason"]
@@ -117,8 +117,8 @@ def test_without_the_extra_there_are_floors_and_a_word_on_what_it_adds(
 def test_a_framework_no_table_is_of_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         main([str(tmp_path), "--framework", "vlm"])
-    said = f"{caught.value.message} {caught.value.hint}"
-    assert "--framework" in said and "'vlm'" in said and "vllm" in said
+    text = f"{caught.value.message} {caught.value.hint}"
+    assert "--framework" in text and "'vlm'" in text and "vllm" in text
     assert {*FRAMEWORKS, "auto", "off"} == {one.value for one in SiliconTables}
 
 
@@ -172,7 +172,7 @@ def test_tables_that_found_their_weights_in_a_cache_expect_nothing_below_the_flo
         assert row.ttft_expected_s >= row.ttft_floor_s
 
 
-def test_a_floor_of_a_split_that_engines_do_not_make_is_said_to_be_one(tables: Silicon) -> None:
+def test_a_floor_of_a_split_that_engines_do_not_make_is_labelled(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()  # its layers are few and its floors those of a large model
     one, two = price_query(summary, Query([H100], [], [], [], [], [1, 2], "vllm"), load_catalogue(), tables)
@@ -251,10 +251,10 @@ def test_a_target_is_part_of_the_answer(tmp_path: Path, capsys: pytest.CaptureFi
     assert "What a device needs" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", ["1", "fast", "0s", "2h"])
-def test_a_target_without_a_unit_is_refused(words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("expected", ["1", "fast", "0s", "2h"])
+def test_a_target_without_a_unit_is_refused(expected: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="20ms"):
-        main([str(tmp_path), "--ttft", words])
+        main([str(tmp_path), "--ttft", expected])
 
 
 def row(**fields: object) -> WhatIf:
@@ -284,11 +284,11 @@ def test_the_page_has_a_chart_with_the_range_and_this_run_as_it_was_measured(
 ) -> None:
     run, out = counted_run(tmp_path), tmp_path / "out"
     assert main([str(run), "--device", H100, "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert max(map(len, said.splitlines())) <= 100 or "report:" in max(said.splitlines(), key=len)
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 100 or "report:" in max(output.splitlines(), key=len)
     measured = full_summary().timings.tpot_s
     assert measured is not None
-    (own,) = [line for line in said.splitlines() if "this run" in line]
+    (own,) = [line for line in output.splitlines() if "this run" in line]
     assert units.seconds(measured.shown) in own, "the measurement, not a floor"
     page = (out / "what_if.html").read_text()
     assert "lpo-dots" in page and "90 % range" in page

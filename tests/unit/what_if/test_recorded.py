@@ -61,7 +61,7 @@ def test_a_load_is_predicted_from_the_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("arguments", "found"),
     [
         (["vllm", "serve", "--max-num-seqs", "8"], 8),
         (["--max-num-seqs=16"], 16),
@@ -71,5 +71,5 @@ def test_a_load_is_predicted_from_the_fit() -> None:
         ([], 256),
     ],
 )
-def test_limits_of_the_recorded_server(words: list[str], found: int) -> None:
-    assert _option(words, "max-num-seqs", 256) == found
+def test_limits_of_the_recorded_server(arguments: list[str], found: int) -> None:
+    assert _option(arguments, "max-num-seqs", 256) == found

@@ -15,7 +15,7 @@ from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
 from tests.families.check import Row, check_family
 from tests.families.table import table
 from tests.families.tiny import tiny_arch
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 SPREAD = (
     "bamba",
@@ -65,7 +65,7 @@ def test_what_does_not_decode_is_refused_with_the_reason(family: str, key: str, 
     with pytest.raises(ConfigError) as caught:
         adapter(family).build("meta", torch.float32)
     assert caught.value.data["key"] == key
-    assert tells(caught.value.message, f"'{family}'", what)
+    assert mentions(caught.value.message, f"'{family}'", what)
 
 
 def test_an_encoder_made_a_decoder_is_accepted() -> None:
@@ -77,21 +77,23 @@ def test_a_batch_that_the_model_mixes_up_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         adapter("rwkv", batch_size=2).build("meta", torch.float32)
     assert caught.value.data["key"] == "infer.batch_size"
-    assert tells(caught.value.message, "infer.batch_size=2", "'rwkv'")
+    assert mentions(caught.value.message, "infer.batch_size=2", "'rwkv'")
 
 
 def test_padding_that_a_model_would_read_is_refused() -> None:
     requests = [Sample("a", synthetic_tokens=4), Sample("b", synthetic_tokens=6)]
     with pytest.raises(InputError) as caught:
         adapter("xlstm", batch_size=2).prepare(requests, "cpu", torch.float32)
-    assert tells(caught.value.message, "4", "6", "'xlstm'") and tells(caught.value.hint, "infer.batch_size=1")
+    assert mentions(caught.value.message, "4", "6", "'xlstm'") and mentions(
+        caught.value.hint, "infer.batch_size=1"
+    )
 
 
 def test_a_static_cache_is_refused_where_the_model_makes_its_own() -> None:
     with pytest.raises(ConfigError) as caught:
         adapter("xlstm", cache=CacheKind.static).build("meta", torch.float32)
     assert caught.value.data["key"] == "model.cache"
-    assert tells(caught.value.message, "model.cache=static", "'xlstm'") and tells(
+    assert mentions(caught.value.message, "model.cache=static", "'xlstm'") and mentions(
         caught.value.hint, "model.cache=dynamic"
     )
 

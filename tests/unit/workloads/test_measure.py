@@ -14,7 +14,7 @@ from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.workloads.base import WorkloadConfig
 from llm_perf_opt.workloads.measure import Measurement, measure, remarks, run_engine
 from llm_perf_opt.workloads.outputs.config import OutputConfig, PredictionOutput, VisualizationOutput
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import samples, workload
 
 STAGE = "direct_inference"
@@ -67,13 +67,13 @@ def test_a_sample_that_cannot_be_used_degrades_the_stage_and_is_no_input(tmp_pat
     assert len(done.problems) == 1
     result = done.stage_result()
     assert result.status == "degraded"
-    assert tells(result.reason, "1") and done.problems[0] in (result.reason or "")
+    assert mentions(result.reason, "1") and done.problems[0] in (result.reason or "")
 
 
 def test_remarks_name_the_first_three() -> None:
-    said = remarks(["first", "second", "third", "fourth", "fifth"])
-    assert tells(said, "5", "first", "second", "third", "2")
-    assert not tells(said, "fourth") and not tells(said, "fifth")
+    text = remarks(["first", "second", "third", "fourth", "fifth"])
+    assert mentions(text, "5", "first", "second", "third", "2")
+    assert not mentions(text, "fourth") and not mentions(text, "fifth")
 
 
 def test_an_engine_alone_needs_no_output(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_an_engine_alone_needs_no_output(tmp_path: Path) -> None:
     assert len(run.result.samples) == 2
     with pytest.raises(InputError) as caught:
         run_engine(workload("llama"), [], progress=SilentProgress())
-    assert tells(caught.value.hint, "dataset.root", "dataset.sampling")
+    assert mentions(caught.value.hint, "dataset.root", "dataset.sampling")

@@ -11,7 +11,7 @@ from llm_perf_opt.config.schema import Dtype
 from llm_perf_opt.runs.app import prepare
 from llm_perf_opt.workloads import memory_estimate
 from llm_perf_opt.workloads.memory_estimate import available_bytes, memory_need, memory_problems
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 GIB = 1 << 30
 
@@ -52,7 +52,7 @@ def test_weights_that_do_not_fit_skip_the_stage_and_name_a_smaller_data_type(
     with_memory(monkeypatch, 24)
     (problem,) = memory_problems(compose_config(["model=llama3_8b", "run.device=cpu"]), "torch_profiler")
     assert problem.severity == "skip"
-    assert tells(problem.message, "29.9 GiB", "float32", "24.0 GiB")
+    assert mentions(problem.message, "29.9 GiB", "float32", "24.0 GiB")
     assert problem.fix.startswith("model.dtype=bfloat16 (15.")
     assert "pipeline.torch_profiler.enable=false" in problem.fix
 
@@ -66,13 +66,13 @@ def test_what_hardly_fits_runs_with_a_warning(monkeypatch: pytest.MonkeyPatch) -
     assert "dtype" not in problem.fix  # none of them would help
 
 
-@pytest.mark.parametrize("words", [[], ["model=llama3_8b", "model.dtype=bfloat16"], ["model=llama_tiny"]])
-def test_what_fits_is_no_problem(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arguments", [[], ["model=llama3_8b", "model.dtype=bfloat16"], ["model=llama_tiny"]])
+def test_what_fits_is_no_problem(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with_memory(monkeypatch, 24)
-    assert memory_problems(compose_config(words), "torch_profiler") == []
+    assert memory_problems(compose_config(arguments), "torch_profiler") == []
 
 
-def test_nothing_is_said_without_knowledge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_reported_without_knowledge(monkeypatch: pytest.MonkeyPatch) -> None:
     with_memory(monkeypatch, None)
     assert memory_problems(compose_config(["model=llama3_70b"]), "nsys") == []
     with_memory(monkeypatch, 0.001)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.ranks import Rank
 from llm_perf_opt.workloads import rank_group
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 @pytest.fixture
@@ -49,14 +49,16 @@ def test_a_wait_can_be_ended(store: dist.TCPStore) -> None:
         rank_group.wait_for_all_ranks("lease", check=check)
 
 
-def test_without_a_place_to_meet_it_is_said(store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_meeting_place_it_is_reported(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MASTER_PORT")
     with pytest.raises(ToolError) as caught:
         rank_group.wait_for_all_ranks("lease", check=lambda: None)
-    assert tells(caught.value.message, "MASTER_PORT") and tells(caught.value.hint, "run.log")
+    assert mentions(caught.value.message, "MASTER_PORT") and mentions(caught.value.hint, "run.log")
 
 
-def _rank(number: int, port: int, cases: list[dict[str, str]], said: multiprocessing.Queue[Any]) -> None:
+def _rank(number: int, port: int, cases: list[dict[str, str]], message: multiprocessing.Queue[Any]) -> None:
     """One rank of two: what it finds in each case."""
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
@@ -73,7 +75,7 @@ def _rank(number: int, port: int, cases: list[dict[str, str]], said: multiproces
             found.append("equal")
         except ConfigError as error:
             found.append(error.message)
-    said.put(found)
+    message.put(found)
     rank_group.leave_group()
 
 
@@ -85,14 +87,14 @@ def test_ranks_with_unequal_settings_all_name_the_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     forking = multiprocessing.get_context("fork")  # they have torch already
-    said = forking.Queue()
+    output = forking.Queue()
     started = [
-        forking.Process(target=_rank, args=(number, port, [case[number] for case in cases], said))
+        forking.Process(target=_rank, args=(number, port, [case[number] for case in cases], output))
         for number in range(2)
     ]
     for process in started:
         process.start()
-    first, second = said.get(timeout=240), said.get(timeout=240)
+    first, second = output.get(timeout=240), output.get(timeout=240)
     for process in started:
         process.join()
     assert first == second

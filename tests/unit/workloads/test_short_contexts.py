@@ -15,7 +15,7 @@ from llm_perf_opt.workloads.registry import load_adapter, load_dataset
 from tests.support import read_json
 
 
-def words(limit: int, new_tokens: int = 128) -> list[str]:
+def overrides(limit: int, new_tokens: int = 128) -> list[str]:
     return [
         "model=llama_tiny",
         f"+model.arch.max_position_embeddings={limit}",
@@ -25,7 +25,7 @@ def words(limit: int, new_tokens: int = 128) -> list[str]:
 
 @pytest.mark.parametrize("limit", [16, 64, 128, 256, 512, 1024])
 def test_static_analysis_counts_at_its_default_shapes(limit: int) -> None:
-    config = compose_config(words(limit))
+    config = compose_config(overrides(limit))
     stage = config.pipeline["static_analysis"]
     assert isinstance(stage, StaticAnalysisConfig)
     (shapes,) = analyse(config, stage).shapes
@@ -35,11 +35,11 @@ def test_static_analysis_counts_at_its_default_shapes(limit: int) -> None:
 
 
 def test_a_length_somebody_chose_is_not_shortened() -> None:
-    config = compose_config([*words(64), "dataset.synthetic_tokens=100"])
+    config = compose_config([*overrides(64), "dataset.synthetic_tokens=100"])
     adapter = load_adapter(config.model, config.infer)
     (first, _) = load_dataset(config.dataset).samples()
     assert len(adapter.prompt_ids(first)) == 100  # type: ignore[attr-defined]
-    config = compose_config(words(64))
+    config = compose_config(overrides(64))
     (first, _) = load_dataset(config.dataset).samples()
     assert len(adapter.prompt_ids(first)) == 32  # type: ignore[attr-defined]
 
@@ -56,7 +56,7 @@ def test_an_answer_ends_where_the_context_is_full(
 def test_a_whole_run_at_a_short_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     quick = ["infer.warmup_rounds=0", "run.repeats=1", "hardware.probe=false", "artifacts.runs_dir=r", "-q"]
-    assert main(["run", *words(24, 16), *quick, "dataset.sampling.num_samples_per_epoch=1"]) == 0
+    assert main(["run", *overrides(24, 16), *quick, "dataset.sampling.num_samples_per_epoch=1"]) == 0
     (sample,) = read_json(tmp_path / "r" / "torch_profiler" / "timings.json")["samples"]
     assert sample["prompt_tokens"] + sample["new_tokens"] <= 24
     assert (tmp_path / "r" / "static_analysis" / layout.STATIC_AT_RUN_SHAPES).is_file()

@@ -38,7 +38,7 @@ from tests.families.check_towers import (
 )
 from tests.families.tiny import tiny_arch
 from tests.families.vision import make_checkpoint
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 SEEING = ("llava", "qwen2_5_vl", "qwen3_vl", "idefics3", "smolvlm", "gemma3", "paligemma", "internvl")
 
@@ -140,7 +140,7 @@ def test_real_weights_are_loaded_and_verified(llava: Path, tmp_path: Path) -> No
     assert verify_tokens(engine, requests, answers).verified is True
 
 
-def test_without_a_template_the_mark_says_where_the_image_is(tmp_path: Path) -> None:
+def test_without_a_template_the_mark_is_where_the_image_is(tmp_path: Path) -> None:
     path = make_checkpoint("paligemma", tmp_path / "bare", chat_template=False)
     request = pages(tmp_path)[0].path
     adapter = HfImageTextToTextAdapter(vision_config(path), InferConfig())
@@ -156,7 +156,7 @@ def test_a_sample_without_an_image_is_left_out_by_name(llava: Path) -> None:
     adapter = HfImageTextToTextAdapter(vision_config(llava), InferConfig())
     with pytest.raises(InputError) as caught:
         adapter.prepare([Sample("words", "hello")], "cpu", torch.float32)
-    assert tells(caught.value.message, "words") and tells(caught.value.hint, "dataset=omnidocbench")
+    assert mentions(caught.value.message, "words") and mentions(caught.value.hint, "dataset=omnidocbench")
 
 
 def test_a_template_that_forgets_the_image_is_an_input_error(tmp_path: Path) -> None:
@@ -167,12 +167,14 @@ def test_a_template_that_forgets_the_image_is_an_input_error(tmp_path: Path) -> 
         adapter.prepare(pages(tmp_path)[:1], "cpu", torch.float32)
 
 
-def test_a_page_that_does_not_fit_says_so(llava: Path, tmp_path: Path) -> None:
+def test_a_page_that_does_not_fit_is_reported(llava: Path, tmp_path: Path) -> None:
     model = vision_config(llava, arch={"text_config": {"model_type": "llama", "max_position_embeddings": 8}})
     adapter = HfImageTextToTextAdapter(model, InferConfig())
     with pytest.raises(InputError) as caught:
         adapter.prepare(pages(tmp_path)[:1], "cpu", torch.float32)
-    assert tells(caught.value.message, "16", "8") and tells(caught.value.hint, "dataset.generated.max_side")
+    assert mentions(caught.value.message, "16", "8") and mentions(
+        caught.value.hint, "dataset.generated.max_side"
+    )
 
 
 def test_a_vision_language_model_needs_its_processor() -> None:
@@ -189,7 +191,7 @@ def test_a_directory_without_a_processor_is_refused_before_its_weights_are_read(
     adapter = HfImageTextToTextAdapter(vision_config(tmp_path), InferConfig())
     with pytest.raises(InputError) as caught:
         adapter.build("cpu", torch.float32)
-    assert caught.value.data["path"] == str(tmp_path) and tells(caught.value.hint, "processor_config.json")
+    assert caught.value.data["path"] == str(tmp_path) and mentions(caught.value.hint, "processor_config.json")
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +211,7 @@ def test_a_model_whose_images_are_no_phase_is_refused(tmp_path: Path) -> None:
     adapter = HfImageTextToTextAdapter(vision_config(tmp_path), InferConfig())
     with pytest.raises(ConfigError) as caught:
         adapter.build("meta", torch.float32)
-    assert caught.value.data["key"] == "model.path" and tells(caught.value.message, "'mllama'")
+    assert caught.value.data["key"] == "model.path" and mentions(caught.value.message, "'mllama'")
 
 
 def test_what_the_decoder_must_begin_with_is_its_prompt(tmp_path: Path) -> None:
@@ -226,7 +228,7 @@ def test_a_prompt_longer_than_the_encoder_is_an_input_error() -> None:
     adapter = HfSeq2SeqAdapter(ModelConfig(adapter="hf_seq2seq", arch=arch), InferConfig())
     with pytest.raises(InputError) as caught:
         adapter.prepare([Sample("long", synthetic_tokens=17)], "cpu", torch.float32)
-    assert tells(caught.value.message, "long", "17", "16")
+    assert mentions(caught.value.message, "long", "17", "16")
     made_up = Sample("default", synthetic_tokens=128, extra={"default_length": True})
     assert adapter.prepare([made_up], "cpu", torch.float32).encoder_tokens == 16
 
@@ -235,4 +237,4 @@ def test_a_speech_model_that_reads_no_features_is_refused() -> None:
     model = ModelConfig(adapter="hf_speech_seq2seq", arch={"model_type": "moonshine"})
     with pytest.raises(ConfigError) as caught:
         HfSpeechSeq2SeqAdapter(model, InferConfig()).build("meta", torch.float32)
-    assert caught.value.data["key"] == "model.adapter" and tells(caught.value.message, "'moonshine'")
+    assert caught.value.data["key"] == "model.adapter" and mentions(caught.value.message, "'moonshine'")

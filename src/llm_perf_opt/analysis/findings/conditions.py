@@ -129,7 +129,7 @@ _ADVICE = {
 }
 _ELSE = (
     "check cooling and the power limit (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE; rocm-smi), and do not compare "
-    "this run with one that was not held back"
+    "this run with one that was not throttled"
 )
 
 
@@ -339,15 +339,15 @@ def _bandwidth(summary: Summary, part: CpuPart) -> list[str]:
 
 
 def _basis(summary: Summary, work: CpuWork) -> list[str]:
-    said = []
+    notes = []
     if work.of == "wall-clock" and work.profiled_ratio is not None:
-        said.append(
+        notes.append(
             f"measured against the wall-clock without a profiler; under it the same work took "
             f"{units.number(work.profiled_ratio)} times as long"
         )
     elif work.of == "profiled":
-        said.append("measured against the time under the profiler: shares of work are at least this large")
-    return [*said, *sources(summary, "trace", "timings")]
+        notes.append("measured against the time under the profiler: shares of work are at least this large")
+    return [*notes, *sources(summary, "trace", "timings")]
 
 
 def _confidence(work: CpuWork) -> Confidence:

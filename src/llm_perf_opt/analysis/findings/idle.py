@@ -37,7 +37,7 @@ Loss = Literal[
     "one-off-costs",
 ]
 _TITLES: dict[Loss, str] = {
-    "exposed-communication": "{who} waits for communication that nothing hides",
+    "exposed-communication": "{who} waits for communication that is not overlapped",
     "straggler": "One rank keeps the others waiting",
     "copies": "{who} waits for copies",
     "host-sync": "{who} stops to read results back to the host",
@@ -50,10 +50,10 @@ _TITLES: dict[Loss, str] = {
 }
 _ADVICE: dict[Loss, str] = {
     "exposed-communication": "Overlap collectives with computing (start them earlier, in smaller buckets, on their own stream), "
-    "send fewer bytes (lower precision, fused or fewer collectives), or split the model so that ranks talk less; compare the "
+    "send fewer bytes (lower precision, fused or fewer collectives), or split the model so that ranks communicate less; compare the "
     "bus bandwidth with what the links can do.",
     "straggler": "Look at what that rank does before it enters: more work (uneven batches, longer sequences, another expert "
-    "load), a slower or throttled device, or host work that the others do not have. Its own capture tells which.",
+    "load), a slower or throttled device, or host work that the others do not have. Its own capture shows which.",
     "copies": "Pin host memory (infer.pinned_inputs=true), copy asynchronously, prepare the next input while the device "
     "computes; keep on the device what is used again.",
     "host-sync": "Find .item(), .cpu(), .tolist(), nonzero and boolean indexing inside the loop and keep the decision on the "
@@ -96,7 +96,7 @@ def advice_for(loss: Loss, owner: IdleOwner | None, hardware: str) -> str:
         if owner.what == "not recorded":
             return (
                 "Put NVTX ranges around the steps of the program, or record Python frames (with_stack=True), and capture again: "
-                "the capture does not say what the host does there. " + _ADVICE[loss]
+                "the capture does not record what the host does there. " + _ADVICE[loss]
             )
         if owner.range is not None:
             return f"{_ADVICE[loss]} It happens in {owner.range}."
@@ -371,7 +371,7 @@ def _findings(summary: Summary, phase: str, part: _Part, seconds: float, budget:
     single = _single_gap(summary, phase, part) if loss in _MAY_HAPPEN_ONCE else None
     evidence = [
         _evidence(part, phase, budget),
-        *([f"a single gap of {units.seconds(single)} holds most of it: it may not recur"] if single else []),
+        *([f"a single gap of {units.seconds(single)} is most of it: it may not recur"] if single else []),
         *_owner_evidence(part.owner),
         *_gap_evidence(summary, phase, part),
         *_count_evidence(summary, loss, phase),

@@ -596,7 +596,7 @@ def _why_no_distance(summary: Summary, rows: Sequence[Kernel]) -> str:
         return "the capture has no shapes for these kernels" + (
             ": they run behind graph launches" if behind else ""
         )
-    return "the shapes of these kernels do not tell their work"
+    return "the work of these kernels cannot be derived from their shapes"
 
 
 # Kernels too small to fill the device.
@@ -609,7 +609,7 @@ def _underfilled(kernel: Kernel) -> bool:
 
 def find_underfilled_grids(summary: Summary) -> list[Finding]:
     """Report when kernels whose grid is less than one wave take a noticeable part of the kernel time."""
-    rows = [k for k in summary.kernels if k.counters_stand_for_run and _underfilled(k)]
+    rows = [k for k in summary.kernels if k.counters_are_representative and _underfilled(k)]
     total = kernel_seconds(summary, lambda k: True)
     small = sum(k.total_s or 0.0 for k in rows)
     if not rows or (total and small / total < _ENOUGH):

@@ -282,8 +282,8 @@ def _advice(summary: Summary) -> str:
         else "keep its convolutions with channels last (model.channels_last=true), "
     )
     return (
-        f"Compile the encoder (model.compile_vision=true), {layout}batch the tiles of several pages; or, where the answers "
-        "stand it, use fewer pixels (infer.mode) or fewer tiles (infer.max_tiles)."
+        f"Compile the encoder (model.compile_vision=true), {layout}batch the tiles of several pages; or, if accuracy allows, "
+        "use fewer pixels (infer.mode) or fewer tiles (infer.max_tiles)."
     )
 
 

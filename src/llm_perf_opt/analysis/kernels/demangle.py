@@ -131,7 +131,7 @@ _LONGEST = 200_000
 """Characters of a readable name: a few mangled ones can stand for very many (substitutions of substitutions)."""
 
 
-class NotMangled(ValueError):
+class _NotMangled(ValueError):
     """The text is not a mangled name, or uses a part of the grammar that kernel names do not."""
 
 
@@ -179,7 +179,7 @@ def joined(parts: list[Part]) -> str:
         text = str(one)
         length += len(text)
         if length > _LONGEST:
-            raise NotMangled("the readable name would be too long")
+            raise _NotMangled("the readable name would be too long")
         if text:
             texts.append(text)
     return ", ".join(texts)
@@ -191,7 +191,7 @@ def _in_angles(parts: list[Part]) -> str:
     return f"<{inside} >" if inside.endswith(">") else f"<{inside}>"
 
 
-class Cursor:
+class _Cursor:
     """Reads a text from left to right."""
 
     def __init__(self, text: str) -> None:
@@ -211,13 +211,13 @@ class Cursor:
     def need(self, start: str) -> None:
         """Skip a prefix that is required."""
         if not self.take(start):
-            raise NotMangled(f"{start!r} expected at {self.at}")
+            raise _NotMangled(f"{start!r} expected at {self.at}")
 
     def next(self, count: int = 1) -> str:
         """Take so many characters."""
         piece = self.text[self.at : self.at + count]
         if len(piece) < count:
-            raise NotMangled("the name ends too early")
+            raise _NotMangled("the name ends too early")
         self.at += count
         return piece
 
@@ -225,7 +225,7 @@ class Cursor:
         """Take a decimal number."""
         digits = self._span(string.digits)
         if not digits:
-            raise NotMangled(f"a number expected at {self.at}")
+            raise _NotMangled(f"a number expected at {self.at}")
         return int(digits)
 
     def sequence(self) -> int:
@@ -245,17 +245,17 @@ class Cursor:
         while self.at < len(self.text) and self.text[self.at] in letters:
             self.at += 1
         if self.at - start > _MOST_DIGITS:
-            raise NotMangled(f"an impossible number at {start}")
+            raise _NotMangled(f"an impossible number at {start}")
         return self.text[start : self.at]
 
 
 # Values in mangled names: literals, and what is computed from template arguments.
 
 
-class ValueParser(ABC):
+class _ValueParser(ABC):
     """Reads values; the names and types inside them are read by the whole grammar."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: _Cursor) -> None:
         self.cursor = cursor
 
     @abstractmethod
@@ -289,7 +289,7 @@ class ValueParser(ABC):
         kind = str(self.type())
         end = cursor.text.find("E", cursor.at)
         if end < 0:
-            raise NotMangled("a literal without an end")
+            raise _NotMangled("a literal without an end")
         value = cursor.next(end - cursor.at)
         cursor.need("E")
         value = f"-{value[1:]}" if value.startswith("n") else value
@@ -331,10 +331,10 @@ class ValueParser(ABC):
         if code == "qu":
             condition, yes, no = self.expression(), self.expression(), self.expression()
             return f"({condition})?({yes}):({no})"
-        raise NotMangled(f"expression {code!r} at {self.cursor.at}")
+        raise _NotMangled(f"expression {code!r} at {self.cursor.at}")
 
 
-# The grammar of mangled names, as far as kernels use it; anything else raises :class:`NotMangled`.
+# The grammar of mangled names, as far as kernels use it; anything else raises :class:`_NotMangled`.
 #
 # Written for names that system libraries cannot read: recorders demangle with the C++ library they were built
 # with, so the names that still arrive mangled are those an older library does not know (``DF16b``, ``Tn``, or
@@ -355,11 +355,11 @@ class Name:
         self.endings = ""
 
 
-class Parser(ValueParser):
+class _Parser(_ValueParser):
     """Reads one mangled name."""
 
     def __init__(self, mangled: str) -> None:
-        super().__init__(Cursor(mangled))
+        super().__init__(_Cursor(mangled))
         self.substitutions: list[Part] = []
         self.parameters: list[Part] = []
 
@@ -368,7 +368,7 @@ class Parser(ValueParser):
         self.cursor.need("_Z")
         name = self.encoding()
         if self.cursor.at != len(self.cursor.text):
-            raise NotMangled(f"more behind the name at {self.cursor.at}")
+            raise _NotMangled(f"more behind the name at {self.cursor.at}")
         return name
 
     # Functions and their names
@@ -496,7 +496,7 @@ class Parser(ValueParser):
             return Name(f"{prefix}operator {self.type()}", no_return=True)
         code = cursor.next(2)
         if code not in OPERATORS:
-            raise NotMangled(f"{code!r} at {cursor.at}")
+            raise _NotMangled(f"{code!r} at {cursor.at}")
         gap = " " if OPERATORS[code][0].isalpha() else ""
         return Name(f"{prefix}operator{gap}{OPERATORS[code]}")
 
@@ -549,7 +549,7 @@ class Parser(ValueParser):
         self.cursor.need("T")
         place = self.cursor.decimal_sequence()
         if place >= len(self.parameters):
-            raise NotMangled(f"template parameter {place} is not there")
+            raise _NotMangled(f"template parameter {place} is not there")
         return self.parameters[place]
 
     # Types
@@ -637,7 +637,7 @@ class Parser(ValueParser):
         else:
             code = cursor.next(2)
             if code not in _LONG_BUILTINS:
-                raise NotMangled(f"{code!r} at {cursor.at}")
+                raise _NotMangled(f"{code!r} at {cursor.at}")
             return Part(_LONG_BUILTINS[code])
         self.substitutions.append(found)
         return found
@@ -693,7 +693,7 @@ class Parser(ValueParser):
         cursor.need("S")
         place = cursor.sequence()
         if place >= len(self.substitutions):
-            raise NotMangled(f"substitution {place} is not there")
+            raise _NotMangled(f"substitution {place} is not there")
         return self.substitutions[place]
 
 
@@ -712,6 +712,6 @@ def demangled(name: str) -> str:
     if not name.startswith("_Z") or len(name) > _DEMANGLE_LONGEST:
         return name
     try:
-        return Parser(_ENDING.sub("", name)).whole()
-    except (NotMangled, RecursionError):
+        return _Parser(_ENDING.sub("", name)).whole()
+    except (_NotMangled, RecursionError):
         return name

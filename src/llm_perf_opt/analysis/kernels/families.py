@@ -113,7 +113,7 @@ def family_rules() -> tuple[FamilyRule, ...]:
 
 
 @lru_cache(maxsize=65536)
-def rule_of(name: str) -> FamilyRule | None:
+def _rule_of(name: str) -> FamilyRule | None:
     """Return the rule that decides on a kernel, by its full name, mangled or not."""
     readable = demangled(name)
     lowered = readable.lower()
@@ -122,7 +122,7 @@ def rule_of(name: str) -> FamilyRule | None:
 
 def family_of(name: str) -> str:
     """Return the family of a kernel by its full name; :data:`OTHER` when no rule matches."""
-    rule = rule_of(name)
+    rule = _rule_of(name)
     return OTHER if rule is None else rule.family
 
 
@@ -166,5 +166,5 @@ def attention_kind(name: str) -> str | None:
     The implementations are those of ``kernel_families.yaml``; ``other`` is attention that no rule names. Eager
     attention has no kernel of its own: its softmax and matrix products are classified by their own names.
     """
-    rule = rule_of(name)
+    rule = _rule_of(name)
     return rule.kind if rule is not None and rule.family == ATTENTION else None

@@ -57,11 +57,11 @@ def match_kernels(profiled: Iterable[Profiled], nsys_names: Sequence[str]) -> di
     one nsys kernel has it (ncu prints only that with ``--print-kernel-base function``).
     """
     by_md5 = {name_md5(name): name for name in nsys_names}
-    by_words: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    by_normalised: dict[tuple[str, ...], list[str]] = defaultdict(list)
     by_function: dict[str, list[str]] = defaultdict(list)
     exact = set(nsys_names)
     for name in dict.fromkeys(nsys_names):
-        by_words[normalised(name)].append(name)
+        by_normalised[normalised(name)].append(name)
         by_function[function_name(name)].append(name)
     found: dict[str, str] = {}
     for kernel in profiled:
@@ -70,7 +70,7 @@ def match_kernels(profiled: Iterable[Profiled], nsys_names: Sequence[str]) -> di
         elif kernel.kernel in exact:
             found[kernel.kernel] = kernel.kernel
         else:
-            same = by_words.get(normalised(kernel.kernel), [])
+            same = by_normalised.get(normalised(kernel.kernel), [])
             if not same and _is_bare(kernel.kernel):
                 same = by_function.get(kernel.kernel, [])
             if len(same) == 1:

@@ -363,11 +363,11 @@ def classify(values: Mapping[str, float | None], has_arithmetic: bool | None) ->
     evidence += _latency_evidence(values)
     unit, share = max(memory.items(), key=lambda item: item[1]) if memory else ("", 0.0)
     top = max(shares.values())
-    said = ", ".join(evidence[: len(shares)])
+    summary = ", ".join(evidence[: len(shares)])
     if top < BUSY:
-        return _not_busy(values, top, said, evidence, complete=compute is not None and bool(memory))
+        return _not_busy(values, top, summary, evidence, complete=compute is not None and bool(memory))
     if compute is not None and memory and min(compute, share) >= BUSY and abs(compute - share) < _CLOSE:
-        text = f"{said}: SM and {_UNIT_NAMES[unit]} are both above {BUSY:.0%} and within {_CLOSE:.0%} of each other"
+        text = f"{summary}: SM and {_UNIT_NAMES[unit]} are both above {BUSY:.0%} and within {_CLOSE:.0%} of each other"
         return BoundVerdict("balanced", text, evidence)
     if compute is not None and compute >= share:
         bound = "issue" if has_arithmetic is False else "compute"
@@ -376,20 +376,20 @@ def classify(values: Mapping[str, float | None], has_arithmetic: bool | None) ->
             if bound == "compute"
             else "; no floating-point arithmetic was measured, so it is instruction issue"
         )
-        return BoundVerdict(bound, f"{said}: the SM is the busiest, above {BUSY:.0%}{why}", evidence)
-    return BoundVerdict(unit, f"{said}: {_UNIT_NAMES[unit]} is the busiest, above {BUSY:.0%}", evidence)
+        return BoundVerdict(bound, f"{summary}: the SM is the busiest, above {BUSY:.0%}{why}", evidence)
+    return BoundVerdict(unit, f"{summary}: {_UNIT_NAMES[unit]} is the busiest, above {BUSY:.0%}", evidence)
 
 
 def _not_busy(
-    values: Mapping[str, float | None], top: float, said: str, evidence: list[str], *, complete: bool
+    values: Mapping[str, float | None], top: float, summary: str, evidence: list[str], *, complete: bool
 ) -> BoundVerdict:
     waves = values.get("waves")
     if waves is not None and waves < 1:
-        text = f"the grid is {waves:.2f} waves, less than the device holds at once; busiest unit {units.percent(top)}"
+        text = f"the grid is {waves:.2f} waves, less than the device can run at once; busiest unit {units.percent(top)}"
         return BoundVerdict("underfilled", text, evidence)
     if not complete:
-        return BoundVerdict("unknown", f"{said}; the rest was not collected", evidence)
-    return BoundVerdict("latency", f"{said}: no unit reaches {BUSY:.0%}, the kernel waits", evidence)
+        return BoundVerdict("unknown", f"{summary}; the rest was not collected", evidence)
+    return BoundVerdict("latency", f"{summary}: no unit reaches {BUSY:.0%}, the kernel waits", evidence)
 
 
 def _memory_units(values: Mapping[str, float | None]) -> dict[str, float]:
@@ -468,19 +468,19 @@ def agreement(ours: BoundVerdict, vendor: VendorVerdict | None) -> str | None:
     if vendor is None:
         return None
     if vendor.bound is None:
-        return "unclear: NVIDIA's verdict is none we know"
+        return "unclear: NVIDIA's verdict is of an unknown kind"
     if ours.bound == vendor.bound:
         return "agrees"
     if ours.bound == "unknown":
-        return "unclear: the counters for our own class were not collected"
+        return "unclear: the counters for our classification were not collected"
     memory = {"l1", "l2", "dram", "memory"}
     if ours.bound in memory and vendor.bound in memory:
-        return f"partly: both say memory, we {ours.bound}, NVIDIA {vendor.bound}"
+        return f"partly: both say memory; this analysis says {ours.bound}, NVIDIA {vendor.bound}"
     if {ours.bound, vendor.bound} == {"issue", "compute"}:
-        return "partly: both say the SM is busiest; we see no floating-point work in it"
+        return "partly: both say the SM is busiest; this analysis finds no floating-point work in it"
     if {ours.bound, vendor.bound} == {"underfilled", "latency"}:
-        return f"partly: nothing is busy; we say {ours.bound}, NVIDIA {vendor.bound}"
-    return f"differs: we say {ours.bound}, NVIDIA {vendor.bound}"
+        return f"partly: nothing is busy; this analysis says {ours.bound}, NVIDIA {vendor.bound}"
+    return f"differs: this analysis says {ours.bound}, NVIDIA {vendor.bound}"
 
 
 _BLOCK_LIMITS = (
@@ -577,9 +577,9 @@ def _complete_waves(launch: NcuLaunch, values: dict[str, float]) -> None:
         x, y, z = launch.grid
         values["waves"] = x * y * z / (values["sm_count"] * min(limits))
     if "waves" not in values:
-        said = vendor_waves(launch.rules)
-        if said is not None:
-            values["waves"] = said
+        waves = vendor_waves(launch.rules)
+        if waves is not None:
+            values["waves"] = waves
 
 
 def _fp32_lanes(compute_capability: str | None) -> int:

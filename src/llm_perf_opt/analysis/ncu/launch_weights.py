@@ -163,7 +163,7 @@ def _by_configuration(
         remark = _off_by(ratio, "the run's mean for this kernel with the same grid and block")
     elif not representative:
         remark = (
-            f"the profiled grids and blocks hold {units.percent(covered)} of this kernel's time in the run "
+            f"the profiled grids and blocks account for {units.percent(covered)} of this kernel's time in the run "
             f"({len(used)} of {len(known)} configurations)"
         )
     profiled = ProfiledLaunches(

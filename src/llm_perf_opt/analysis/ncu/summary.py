@@ -189,7 +189,7 @@ def counter_conditions(capture: NcuCapture, kernels: Iterable[Kernel]) -> Counte
         cache_control=_joined(each.cache_control for each in settings) if complete else None,
         source=_joined(each.source for each in settings) if complete else None,
         phases=[*(phase for phase in PHASES if phase in phases), *sorted(phases - {*PHASES})],
-        not_representative=sum(not kernel.counters_stand_for_run for kernel in kernels),
+        not_representative=sum(not kernel.counters_are_representative for kernel in kernels),
     )
 
 
@@ -208,10 +208,10 @@ def condition_notes(found: CounterConditions, kernels: Sequence[Kernel]) -> list
     phased = {kernel.phase for kernel in counted if kernel.phase is not None and kernel.total_s is not None}
     if phased and not found.phases:
         notes.append(
-            "The counters' capture does not tell phases (no NVTX ranges in it): its counters stand with their kernels "
-            "in every phase."
+            "The capture of the counters has no NVTX ranges, so its counters are not split by phase: they are shown with "
+            "their kernels in every phase."
         )
-    unfit = [kernel for kernel in counted if not kernel.counters_stand_for_run]
+    unfit = [kernel for kernel in counted if not kernel.counters_are_representative]
     if unfit:
         named = "; ".join(
             f"{kernel.short_name}{f' in {kernel.phase}' if kernel.phase else ''}: {kernel.profiled.remark}"
@@ -220,11 +220,11 @@ def condition_notes(found: CounterConditions, kernels: Sequence[Kernel]) -> list
         )
         more = f"; and {len(unfit) - _NAMED} more" if len(unfit) > _NAMED else ""
         notes.append(
-            f"Counters of {len(unfit)} of {len(counted)} profiled kernels do not stand for the run and are not used for "
+            f"Counters of {len(unfit)} of {len(counted)} profiled kernels are not representative of the run and are not used for "
             f"verdicts: {named}{more}."
         )
     return notes
 
 
-def _joined(words: Iterable[str]) -> str | None:
-    return ", ".join(dict.fromkeys(words)) or None
+def _joined(parts: Iterable[str]) -> str | None:
+    return ", ".join(dict.fromkeys(parts)) or None

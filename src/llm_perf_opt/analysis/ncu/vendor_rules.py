@@ -58,16 +58,16 @@ def ranked_rules(
     rows: list[RankedRule] = []
     for kernel in facts:
         shares = _of_phase(kernel_shares.get(kernel.kernel, {}), kernel.phase)
-        doubts = (unfit or {}).get(kernel.kernel, {})
+        reasons = (unfit or {}).get(kernel.kernel, {})
         for rule in kernel.rules:
             if rule.speedup_ratio is None:
                 continue
             if not shares:
                 rows.append(RankedRule(kernel.kernel, kernel.phase, rule, None, None, _unknown(rule)))
             for phase, share in shares.items():
-                if phase in doubts:
-                    words = f"{units.percent(rule.speedup_ratio)} of the profiled launch; {doubts[phase]}"
-                    rows.append(RankedRule(kernel.kernel, phase, rule, share, None, words))
+                if phase in reasons:
+                    text = f"{units.percent(rule.speedup_ratio)} of the profiled launch; {reasons[phase]}"
+                    rows.append(RankedRule(kernel.kernel, phase, rule, share, None, text))
                     continue
                 rows.append(_row(kernel.kernel, phase, rule, share, phase_times.get(phase)))
     return sorted(
@@ -185,7 +185,7 @@ def _unfit(summary: Summary, kernel: str) -> dict[str, str]:
     return {
         row.phase or WHOLE: row.profiled.remark or "its launches are not representative of the run"
         for row in summary.kernels
-        if row.name == kernel and row.profiled is not None and not row.counters_stand_for_run
+        if row.name == kernel and row.profiled is not None and not row.counters_are_representative
     }
 
 

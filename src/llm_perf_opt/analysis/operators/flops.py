@@ -30,7 +30,7 @@ class Work:
     """Inputs and output, each once; ``None`` where a type or a size is not known."""
 
 
-class NotCounted(Exception):
+class _NotCounted(Exception):
     """The inputs do not fit the formula."""
 
 
@@ -58,15 +58,15 @@ def _shape(call: Signature, place: int, rank: int | None = None) -> Shape:
     if not whole or not all(
         isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape
     ):
-        raise NotCounted
+        raise _NotCounted
     if rank is not None and len(shape) != rank:
-        raise NotCounted
+        raise _NotCounted
     return tuple(shape)
 
 
 def _require(holds: bool) -> None:
     if not holds:
-        raise NotCounted
+        raise _NotCounted
 
 
 def _given(call: Signature, place: int) -> bool:
@@ -152,7 +152,7 @@ def _integers(text: str) -> Shape:
     try:
         return tuple(int(part) for part in parts)
     except ValueError as error:
-        raise NotCounted from error
+        raise _NotCounted from error
 
 
 def _flag(text: str) -> bool:
@@ -308,14 +308,14 @@ def call_work(call: Signature, pairs: int | None = None) -> Work | None:
             work = formula(call)
         else:
             return None
-    except NotCounted:
+    except _NotCounted:
         return None
     return work if work.flops <= _MOST_OF_ONE_CALL else None
 
 
 def _engine_attention(call: Signature, out: int | None, pairs: int | None) -> Work:
     if pairs is None:
-        raise NotCounted
+        raise _NotCounted
     q, v = _shape(call, 0), _shape(call, 2)
     width = prod(q[1:])
     if out is not None:

@@ -126,7 +126,7 @@ class Call:
     name: str
     operator: Operator | Work
     times: int
-    beside_experts: bool = False
+    overlaps_experts: bool = False
     """Runs at the same time as the routed experts: shared experts of a decode step, on a stream of their own."""
 
 

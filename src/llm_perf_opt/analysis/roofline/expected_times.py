@@ -102,7 +102,7 @@ KERNEL_S = 2.2e-6
 _COMMON_SHARE = 0.5
 """Of the variance of interpolation errors at one number of positions, what all shapes have in common: up to 0.6 by operator and
 device (``benchmarks/silicon_ranges.py``)."""
-USUAL_PER_MACHINE = 8
+_USUAL_PER_MACHINE = 8
 """Devices of one machine, where nothing says otherwise."""
 _OTHER_NAMES = {"fp8_block": "float8", "nvfp4": "float4", "int8_wo": "int8", "int4_wo": "int4"}
 _WIDENED = ("int8", "int4")
@@ -118,12 +118,12 @@ class Target:
     bandwidth_bytes_per_s: float | None
     link_bytes_per_s: float | None = None
     devices_per_machine: int | None = None
-    """As many as its link reaches; ``None``: not known, and taken as ``USUAL_PER_MACHINE``."""
+    """As many as its link reaches; ``None``: not known, and taken as ``_USUAL_PER_MACHINE``."""
 
     @property
     def linked(self) -> int:
         """How many devices the link joins."""
-        return self.devices_per_machine or USUAL_PER_MACHINE
+        return self.devices_per_machine or _USUAL_PER_MACHINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +236,12 @@ def pass_time(
             return None
         parts.append(timing)
     routed = sum(p.seconds for p, c in zip(parts, found, strict=True) if isinstance(c.operator, MoeLayer))
-    overlapped = sum(part.seconds for part, call in zip(parts, found, strict=True) if call.beside_experts)
+    overlapped = sum(part.seconds for part, call in zip(parts, found, strict=True) if call.overlaps_experts)
     # Of two streams the longer one counts.
     hidden = min(routed, overlapped) / overlapped if overlapped else 0.0
     total = PassTime(parts=parts)
     for part, call in zip(parts, found, strict=True):
-        share = 1.0 - hidden if call.beside_experts else 1.0
+        share = 1.0 - hidden if call.overlaps_experts else 1.0
         seen = part.seconds * share
         total.seconds += seen
         total.band.add(part, share)
@@ -297,14 +297,14 @@ def _roofline_part(call: Call, target: Target) -> Part | None:
 def _known_part(call: Call, operator: Operator, known: Timing, target: Target) -> Part:
     """Return a part by its table; timings with cached weights are replaced by the limit that holds in a model."""
     least_s = _least_s(operator, target)
-    words = known.source.words() if known.source is not None else ""
+    source = known.source.describe() if known.source is not None else ""
     if known.seconds < least_s:
         return _part(call, least_s, "roofline", "roofline", _above_limit(known, least_s))
     if known.low_s is None or known.high_s is None:
-        return _part(call, known.seconds, known.how, words, None)
+        return _part(call, known.seconds, known.how, source, None)
     low_s = max(known.low_s, least_s)
     return _part(
-        call, known.seconds, known.how, words, Spread(low_s / known.seconds, known.high_s / known.seconds)
+        call, known.seconds, known.how, source, Spread(low_s / known.seconds, known.high_s / known.seconds)
     )
 
 

@@ -57,10 +57,10 @@ class Launches:
         """Time of starting everything one by one."""
         return self.eager * self.cost.seconds if self.eager is not None else None
 
-    def eager_words(self) -> str:
+    def describe_eager(self) -> str:
         """Format the time of starting everything one by one."""
-        words = f"{units.count(self.eager)} kernels × {units.seconds(self.cost.seconds)} ({self.cost.source})"
-        return f"{words} = {units.seconds(self.eager_s)}"
+        text = f"{units.count(self.eager)} kernels × {units.seconds(self.cost.seconds)} ({self.cost.source})"
+        return f"{text} = {units.seconds(self.eager_s)}"
 
 
 _NOTHING_COUNTED = Launches(None, None)

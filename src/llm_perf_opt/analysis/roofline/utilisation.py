@@ -315,14 +315,14 @@ def traced_section(stage: str, phases: list[TracedPhase], hardware: Hardware) ->
     if not any(one.work.calls for one in phases):
         return []
     rows = [_row(one, hardware) for one in phases]
-    words = [
+    paragraphs = [
         "FLOPs of matrix products, convolutions and attention, from the shapes the trace recorded (two per "
         "multiply-add; attention over all pairs of query and key positions, because masks are not recorded); time in "
         "which the device was busy. Intensity is over the operands of every call, as if nothing stayed in a cache.",
         *(f"{_name(one.phase)}: no ratio is claimed, because {one.reason}." for one in phases if one.reason),
     ]
     columns = ["phase", "FLOPs", "counted", "device busy", "achieved", "of peak", "FLOP/B", "nearer limit"]
-    return [Section(stage, "Work counted from the trace", words, [SectionTable(columns, rows)])]
+    return [Section(stage, "Work counted from the trace", paragraphs, [SectionTable(columns, rows)])]
 
 
 def _name(phase: str) -> str:

@@ -374,11 +374,11 @@ def _row(device: Device, point: Point, needed: Demand, started: Started) -> What
     talk_s = _talk_s(device, needed.step_link_bytes)
     if peak is not None and bandwidth is not None:
         if needed.first_token is not None:
-            said = [None] * (len(needed.first_token) - 1) + [needed.prefill_link_bytes]
+            link_bytes = [None] * (len(needed.first_token) - 1) + [needed.prefill_link_bytes]
             passes = [
                 _terms(work, peak.dense, bandwidth, launches, _talk_s(device, sent) or 0.0)
                 for work, launches, sent in zip(
-                    needed.first_token, started.before(len(needed.first_token)), said, strict=True
+                    needed.first_token, started.before(len(needed.first_token)), link_bytes, strict=True
                 )
             ]
             ttft = sum(max(terms) for terms in passes)
@@ -435,7 +435,7 @@ def _talk_s(device: Device, link_bytes: float | None) -> float | None:
 
 def _describe_communication(device: Device, link_bytes: float | None, talk_s: float | None) -> str:
     if link_bytes is None:
-        return "what they say to one another is not known and not in the floor"
+        return "their communication is not known and not in the floor"
     sent = f"{units.size(link_bytes)} a step over each one's links"
     if talk_s is None or device.link_bytes_per_s is None:
         return f"{sent}, whose bandwidth is not known and not in the floor"
@@ -444,7 +444,7 @@ def _describe_communication(device: Device, link_bytes: float | None, talk_s: fl
 
 def _describe_bound(term: FloorBound, needed: Demand, launches: Launches, floor_s: float) -> str:
     """Describe what bounds a step, and the time of launching one by one where that is longer."""
-    words = {
+    text = {
         "compute": "compute-bound",
         "memory": f"memory-bound: {_read(needed)}",
         "launch": f"launch-bound: {units.count(launches.least)} kernels in a graph",
@@ -452,8 +452,8 @@ def _describe_bound(term: FloorBound, needed: Demand, launches: Launches, floor_
     }[term]
     eager = launches.eager_s
     if eager is not None and eager > floor_s:
-        words += f" (launched one by one about {units.seconds(eager)})"
-    return words
+        text += f" (launched one by one about {units.seconds(eager)})"
+    return text
 
 
 def note_beaten_floors(
@@ -468,8 +468,8 @@ def note_beaten_floors(
         (own[0].tpot_floor_s, tpot_s, "TPOT"),
     ):
         if floor is not None and measured is not None and measured < floor:
-            words = f"measured {name} {units.seconds(measured)} is below this floor: a limit of the device or the work counted is wrong"
-            own[0].note = f"{own[0].note}, {words}" if own[0].note else words
+            text = f"measured {name} {units.seconds(measured)} is below this floor: a limit of the device or the work counted is wrong"
+            own[0].note = f"{own[0].note}, {text}" if own[0].note else text
 
 
 def _read(needed: Demand) -> str:

@@ -559,7 +559,7 @@ def _find_prefix_misses(found: Analysed, point: Point) -> list[Finding]:
     return [
         _finding(
             "prefix",
-            "The prefix cache is hardly ever hit",
+            "The prefix cache is rarely hit",
             point,
             own,
             point.ttft,

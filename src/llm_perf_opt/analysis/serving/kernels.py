@@ -138,7 +138,7 @@ def describe_window(
     lengths = sorted({len(found) for found in ranks})
     if len(lengths) > 1:
         window.notes.append(
-            f"The ranks' traces hold different numbers of steps: {', '.join(map(str, lengths))}."
+            f"The ranks' traces contain different numbers of steps: {', '.join(map(str, lengths))}."
         )
     found = ranks[0] if ranks else []
     window.steps = len(found)

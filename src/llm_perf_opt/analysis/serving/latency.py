@@ -417,8 +417,8 @@ def _closed_knee(points: Sequence[LoadPoint]) -> Knee:
         ):
             continue
         grown = after.completed_per_s / before.completed_per_s - 1
-        asked = after.concurrency / before.concurrency - 1
-        if grown < 0.1 * asked:
+        added = after.concurrency / before.concurrency - 1
+        if grown < 0.1 * added:
             return Knee(
                 before.completed_per_s,
                 f"With {units.number(after.concurrency)} requests in flight instead of {units.number(before.concurrency)} the "

@@ -256,7 +256,7 @@ DECODERS: dict[str, Callable[[Config], Decoder]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sam:
+class _Sam:
     """SAM's image encoder, its neck, and the two convolutions that bring the map to 1/64 of the image."""
 
     hidden: int
@@ -307,9 +307,9 @@ class Sam:
         return side
 
 
-def _sam_of(config: Config) -> Sam:
+def _sam_of(config: Config) -> _Sam:
     """Read a transformers SAM config with ``downsample_channels``."""
-    return Sam(
+    return _Sam(
         hidden=int(config["hidden_size"]),
         layers=int(config["num_hidden_layers"]),
         mlp=int(config.get("mlp_dim") or config["hidden_size"] * config["mlp_ratio"]),
@@ -496,16 +496,16 @@ def closed_form_static(form: ClosedForm, conventions: Conventions) -> Static:
     decoder = form.decoder
     head = 0 if decoder.tied else decoder.hidden * decoder.vocabulary
     components = {"language_model": decoder.params() - head, "lm_head": head}
-    words = conventions.describe()
-    words["params"] = "matrices only: norms and biases are left out of the closed form"
-    words["activations"] = "not known to the closed form"
+    described = conventions.describe()
+    described["params"] = "matrices only: norms and biases are left out of the closed form"
+    described["activations"] = "not known to the closed form"
     return Static(
         params=Params(decoder.params(), decoder.active_params(), components),
         kv_bytes_per_token=None,
         phases={},
         modules=[StaticModule(name, form.family, 1, size, {}, name) for name, size in components.items()],
         coverage=Coverage(None, []),
-        conventions=words,
+        conventions=described,
     )
 
 

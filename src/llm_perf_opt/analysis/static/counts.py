@@ -245,9 +245,9 @@ class Conventions:
         """Return every convention as text, shown next to the numbers."""
         return {
             "mac": "one multiply-add = 2 FLOPs; only matrix products, convolutions and attention are counted",
-            "attention": _ATTENTION_WORDS[self.causal],
-            "head_positions": _HEAD_WORDS[self.head_positions],
-            "rotary": _ROTARY_WORDS[self.rotary],
+            "attention": _ATTENTION_TEXTS[self.causal],
+            "head_positions": _HEAD_TEXTS[self.head_positions],
+            "rotary": _ROTARY_TEXTS[self.rotary],
             "sliding_window": "decode reads what a windowed layer keeps; prefill: see attention",
             "decode": "one step: every sequence of the batch gets one token, the cache holds context_tokens",
             "weights": "each parameter a phase uses is read once per pass; routed experts: expected distinct"
@@ -258,15 +258,15 @@ class Conventions:
         }
 
 
-_ATTENTION_WORDS = {
+_ATTENTION_TEXTS = {
     "full": "full: query x key rectangle, causal masks not subtracted",
     "halved": "halved: causal prefill counts q*k - q*q/2 pairs, sliding windows w*q - w*w/2",
 }
-_HEAD_WORDS = {
+_HEAD_TEXTS = {
     "last": "last: prefill runs the output head on one position per sequence",
     "all": "all: prefill runs the output head on every prompt position",
 }
-_ROTARY_WORDS = {
+_ROTARY_TEXTS = {
     "as_run": "as_run: only what the counted code does",
     "per_layer": "per_layer: plus the angle table as a product in every layer (2 x frequencies per position)",
 }

@@ -117,7 +117,7 @@ def mxfp4(matrix: Matrix) -> int:
     return matrix.stack * matrix.rows * _ceil_div(matrix.columns, _MX_BLOCK) * (_MX_BLOCK // 2 + 1)
 
 
-def bitsandbytes_4bit(*, double_quant: bool) -> Callable[[Matrix], int]:
+def _bitsandbytes_4bit(*, double_quant: bool) -> Callable[[Matrix], int]:
     """Two values per byte, a scale per 64 values (``absmax``), in 8 bits with scales of their own if nested."""
 
     def nbytes(matrix: Matrix) -> int:
@@ -149,7 +149,7 @@ def _per_row(
 
 
 @dataclass(frozen=True, slots=True)
-class Compressed:
+class _Compressed:
     """The parts of a compressed-tensors scheme that decide its size."""
 
     bits: int
@@ -195,7 +195,7 @@ _EXPERT_PARTS = {
 """Stacked parameter → what checkpoints call the single experts' matrices."""
 
 
-class NotKnown(Exception):
+class _NotKnown(Exception):
     """A variant of a method with unknown sizes."""
 
 
@@ -268,7 +268,7 @@ def _compressed_rules(config: Mapping[str, Any], _head: str | None, size: float)
     """Return one rule per config group; modules in ``ignore`` are unchanged, the output head only if listed."""
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
-        raise NotKnown("no config_groups")
+        raise _NotKnown("no config_groups")
     ignored = [str(name) for name in config.get("ignore") or ()]
     rules = []
     for group in groups.values():
@@ -279,7 +279,7 @@ def _compressed_rules(config: Mapping[str, Any], _head: str | None, size: float)
         stored = _format(group, weights, str(group.get("format") or config.get("format")), int(size))
         rules.append(Rule(_covers(targets, ignored), stored))
     if not rules:
-        raise NotKnown("no group with weights")
+        raise _NotKnown("no group with weights")
     return rules
 
 
@@ -309,12 +309,12 @@ def _format(group: Mapping[str, Any], weights: Mapping[str, Any], name: str, siz
         or name not in (*_PACKED, *_PLAIN, *_NVFP4)
         or (name in _PACKED and bits not in (2, 4, 8))
     ):
-        raise NotKnown(f"format={name}, num_bits={bits}, strategy={strategy}")
+        raise _NotKnown(f"format={name}, num_bits={bits}, strategy={strategy}")
     inputs = group.get("input_activations")
     is_static = isinstance(inputs, Mapping) and inputs.get("dynamic") is False
     block = weights.get("block_structure")
     nvfp4 = name in _NVFP4
-    scheme = Compressed(
+    scheme = _Compressed(
         bits=bits,
         strategy=strategy,
         group_size=number(weights.get("group_size")) or 0,
@@ -407,7 +407,7 @@ def read_scheme(config: Mapping[str, Any], *, head: str | None, element_bytes: f
         return Scheme(method, (), cache, f"the storage format of quant_method={method} is not known here")
     try:
         return Scheme(method, tuple(reader(config, head, element_bytes)), cache)
-    except NotKnown as unknown:
+    except _NotKnown as unknown:
         return Scheme(method, (), cache, f"quant_method={method}: {unknown}")
 
 
@@ -443,7 +443,7 @@ def _fp8(config: Mapping[str, Any], head: str | None, _size: float) -> list[Rule
     if block is not None and (
         not isinstance(block, list | tuple) or len(block) != 2 or not all(number(n) for n in block)
     ):
-        raise NotKnown(f"weight_block_size={block!r}")
+        raise _NotKnown(f"weight_block_size={block!r}")
     scale = 1 if config.get("scale_fmt") == "ue8m0" and block is not None else 4
     static = str(config.get("activation_scheme", "dynamic")).lower() == "static"
     shape = (int(block[0]), int(block[1])) if block is not None else None
@@ -460,7 +460,7 @@ def _gptq(config: Mapping[str, Any], head: str | None, _size: float) -> list[Rul
     """GPTQ: linear layers of the decoder's blocks; ``dynamic`` changes or leaves out modules by pattern."""
     bits, group = number(config.get("bits")), config.get("group_size", 128)
     if bits not in (2, 3, 4, 8) or not isinstance(group, int):
-        raise NotKnown(f"bits={config.get('bits')!r}, group_size={group!r}")
+        raise _NotKnown(f"bits={config.get('bits')!r}, group_size={group!r}")
     prefix = config.get("block_name_to_quantize")
     inside = config.get("modules_in_block_to_quantize")
     listed = {str(name) for part in inside or () for name in (part if isinstance(part, list) else [part])}
@@ -498,7 +498,7 @@ def _awq(config: Mapping[str, Any], head: str | None, _size: float) -> list[Rule
     group = config.get("group_size", config.get("q_group_size", 128))
     version = str(config.get("version", "gemm")).lower()
     if bits != 4 or not isinstance(group, int) or version != "gemm":
-        raise NotKnown(f"bits={bits!r}, group_size={group!r}, version={version}")
+        raise _NotKnown(f"bits={bits!r}, group_size={group!r}, version={version}")
     skipped = _without(_names(config, "modules_to_not_convert") or [], head, always_head=True)
     return [Rule(_linear(skipped, experts=True), WeightFormat("int4", awq(bits, group)))]
 
@@ -518,11 +518,11 @@ def _bitsandbytes(config: Mapping[str, Any], head: str | None, _size: float) -> 
     skipped = _without(_names(config, "llm_int8_skip_modules"), head, always_head=False)
     if config.get("load_in_4bit") or config.get("_load_in_4bit"):
         nested = bool(config.get("bnb_4bit_use_double_quant", False))
-        stored = WeightFormat("float4", bitsandbytes_4bit(double_quant=nested))
+        stored = WeightFormat("float4", _bitsandbytes_4bit(double_quant=nested))
     elif config.get("load_in_8bit") or config.get("_load_in_8bit"):
         stored = WeightFormat("int8", _bitsandbytes_8bit, "int8")
     else:
-        raise NotKnown("neither load_in_4bit nor load_in_8bit is set")
+        raise _NotKnown("neither load_in_4bit nor load_in_8bit is set")
     return [Rule(_linear(skipped, experts=False), stored)]
 
 
@@ -530,7 +530,7 @@ def _torchao(config: Mapping[str, Any], head: str | None, size: float) -> list[R
     """torchao: every ``nn.Linear`` but the output head (or the list), in the one type it names."""
     skipped = _without(_names(config, "modules_to_not_convert"), head, always_head=False)
     if config.get("include_input_output_embeddings"):
-        raise NotKnown("include_input_output_embeddings=true")
+        raise _NotKnown("include_input_output_embeddings=true")
     kind = config.get("quant_type")
     kind = kind.get("default", kind) if isinstance(kind, Mapping) else kind
     name = str(kind.get("_type") if isinstance(kind, Mapping) else kind)
@@ -553,7 +553,7 @@ def _torchao(config: Mapping[str, Any], head: str | None, size: float) -> list[R
         ),
     }
     if plain not in known:
-        raise NotKnown(f"the torchao type {name} is not known here")
+        raise _NotKnown(f"the torchao type {name} is not known here")
     return [Rule(_linear(skipped, experts=False), known[plain]())]
 
 
@@ -579,7 +579,7 @@ def _modelopt(config: Mapping[str, Any], _head: str | None, size: float) -> list
         return [Rule(covers, _modelopt_format(algorithm, number(config.get("group_size")), int(size)))]
     layers = config.get("quantized_layers")
     if not isinstance(layers, Mapping) or not layers:
-        raise NotKnown("MIXED_PRECISION without quantized_layers")
+        raise _NotKnown("MIXED_PRECISION without quantized_layers")
     by_format: dict[tuple[str, int | None], list[str]] = {}
     for name, layer in layers.items():
         found = layer if isinstance(layer, Mapping) else {}
@@ -610,7 +610,7 @@ def _modelopt_format(algorithm: str, group: int | None, size: int) -> WeightForm
         return WeightFormat("float4", nbytes, "float4", block)
     if algorithm == "W4A16_AWQ":
         return WeightFormat("int4", _per_row(4, size, group or 128))
-    raise NotKnown(f"quant_algo={algorithm}")
+    raise _NotKnown(f"quant_algo={algorithm}")
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], str | None, float], Sequence[Rule]]] = {

@@ -200,11 +200,11 @@ def _exchanges(counted: Counted, plan: Mapping[str, str], ranks: int) -> list[Ex
     """Return the collectives of every phase that was counted, grouped."""
     tree = counted.tree
     weights = {param.module: param for param in tree.params if param.name.endswith(".weight")}
-    said = [
+    exchanged = [
         (module.name, name, width)
         for module in tree.modules
         if (style := plan.get(_generic(module.name))) is not None and style not in _SILENT
-        for name, width in _said(counted, module.name, style, weights.get(module.name))
+        for name, width in _collectives_of(counted, module.name, style, weights.get(module.name))
     ]
     calls: dict[tuple[str, Collective, Follows], int] = {}
     payloads: dict[tuple[str, Collective, Follows], float] = {}
@@ -212,7 +212,7 @@ def _exchanges(counted: Counted, plan: Mapping[str, str], ranks: int) -> list[Ex
         count = counted.counts.get(phase)
         if count is None:
             continue
-        for path, name, width in said:
+        for path, name, width in exchanged:
             rows, follows = _rows(count, is_head=path == tree.head)
             # Ranks that send tokens to experts have an equal part of the tokens each.
             payload = rows * width * counted.activation_bytes / (ranks if name == "all_to_all" else 1)
@@ -236,7 +236,7 @@ def _rows(count: PhaseCount, *, is_head: bool) -> tuple[int, Follows]:
     return rows, "positions" if rows == positions > count.batch_size else "sequences"
 
 
-def _said(
+def _collectives_of(
     counted: Counted, module: str, style: str, weight: ParamInfo | None
 ) -> list[tuple[Collective, float]]:
     """Return the collectives of one forward call of a module, with the elements per position."""

@@ -161,24 +161,3 @@ def by_path_and_name(
     keys = (attribution.op_path.astype(np.int64) + 1) * names + timeline.ops.name
     found = totals(timeline, keys, timeline.ops.kind == kind)
     return {(key // names - 1, key % names): total for key, total in found.items()}
-
-
-def by_range_and_name(
-    timeline: Timeline, attribution: Attribution, cells: dict[tuple[int, int], Total] | None = None
-) -> dict[tuple[str, str], Total]:
-    """Totals of kernels by (range name, kernel name), counted in every range around the launch.
-
-    A kernel inside two nested ranges of one name counts once for that name.
-    """
-    cells = by_path_and_name(timeline, attribution) if cells is None else cells
-    result: dict[tuple[str, str], Total] = {}
-    around = [
-        {attribution.paths.name[one] for one in attribution.paths.ancestors(path)}
-        for path in range(len(attribution.paths.name))
-    ]
-    for (path, name), total in cells.items():
-        for label in around[path] if path != NONE else ():
-            key = (timeline.names[label], timeline.names[name])
-            before = result.get(key, Total(0, 0))
-            result[key] = Total(before.launches + total.launches, before.total_ns + total.total_ns)
-    return result

@@ -119,12 +119,10 @@ def step_section(stage: str, steps: list[PhaseSteps]) -> list[Section]:
     columns = ["phase", "steps", "requests per step", "tokens per step", "prompt tokens", "decoding requests"]
     if not any(one.phase == MIXED for one in steps):
         columns, rows = columns[:4], [row[:4] for row in rows]
-    words = "Read from the names the engine gives its steps; means over the steps of a phase."
+    text = "Read from the names the engine gives its steps; means over the steps of a phase."
     if any(one.phase == MIXED for one in steps):
-        words += (
-            " Mixed steps hold prompts of some requests and next tokens of others: they are neither phase."
-        )
-    return [Section(stage, "Steps of the engine", [words], [SectionTable(columns, rows)])]
+        text += " Mixed steps contain prompts of some requests and next tokens of others; they belong to neither phase."
+    return [Section(stage, "Steps of the engine", [text], [SectionTable(columns, rows)])]
 
 
 # Work behind graph launches, and traces of graphs being recorded: what can and cannot be attributed.
@@ -213,13 +211,13 @@ def graph_notes(use: GraphUse) -> list[str]:
     if use.is_recording:
         notes.append(
             f"The trace shows graphs being recorded ({use.recordings} recordings, {use.recorded_launches} kernel "
-            f"launches that only record, {use.executed_kernels} kernels that ran): it tells which operators a graph "
-            "holds, not how busy a device is. Give the trace of the run as well."
+            f"launches that only record, {use.executed_kernels} kernels that ran): it shows which operators a graph "
+            "contains, not how busy a device is. Give the trace of the run as well."
         )
     if use.kernel_time_ratio:
         notes.append(
-            f"{units.percent(use.kernel_time_ratio)} of kernel time lies behind graph launches: it belongs to the phase "
-            "of the launch, and no operator or module claims it."
+            f"{units.percent(use.kernel_time_ratio)} of kernel time is behind graph launches: it is attributed to the "
+            "phase of the launch, but to no operator or module."
         )
     return notes
 

@@ -47,7 +47,7 @@ from llm_perf_opt.core.arrays import distinct, distinct_of_sorted
 _SYNC_CALL = re.compile(
     r"synchronize|^\[CUDA synchronization\]|^(?:cuda|cu|hip)Memcpy(?!\w*Async)", re.IGNORECASE
 )
-_LAUNCH_CALL = re.compile(r"launch|memcpy\w*async|memset|memprefetch", re.IGNORECASE)
+
 _ALLOCATION_CALL = re.compile(
     r"^(?:cuda|cu|hip)(?:Malloc|Free|MemAlloc|MemFree|MemCreate|MemMap|MemUnmap|MemSetAccess|MemAddress|MemRelease"
     r"|HostAlloc|HostRegister|HostUnregister|ExtMalloc|ModuleUnload|MemPool)",
@@ -96,11 +96,6 @@ def is_sync_call(name: str) -> bool:
     return bool(_SYNC_CALL.search(name))
 
 
-def is_launch_call(name: str) -> bool:
-    """Whether a CUDA call hands work to the device."""
-    return bool(_LAUNCH_CALL.search(name)) and not is_sync_call(name)
-
-
 def is_allocation_call(name: str) -> bool:
     """Whether a CUDA call allocates or frees memory: the driver may stop the device for it."""
     return bool(_ALLOCATION_CALL.search(name))
@@ -145,7 +140,7 @@ _FEEDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class HostSets:
+class _HostSets:
     """Host activity that explains an idle device, for the threads that feed it."""
 
     waiting: IntervalSet
@@ -194,7 +189,7 @@ def named(names: list[str], used: Int32, test: Callable[[str], bool]) -> Mask:
     return marked
 
 
-def _host_sets(timeline: Timeline, threads: Int64) -> HostSets:
+def _host_sets(timeline: Timeline, threads: Int64) -> _HostSets:
     """Collect the activity that explains idle time on these threads."""
     waiting = named_spans(timeline, timeline.calls, threads, is_sync_call)
     allocating = named_spans(timeline, timeline.calls, threads, is_allocation_call)
@@ -207,7 +202,9 @@ def _host_sets(timeline: Timeline, threads: Int64) -> HostSets:
         named_spans(timeline, timeline.ranges, threads, is_rank_wait),
         named_spans(timeline, timeline.operators, threads, is_rank_wait),
     )
-    return HostSets(waiting, allocating, loading, collective, unite(waiting, allocating, loading, collective))
+    return _HostSets(
+        waiting, allocating, loading, collective, unite(waiting, allocating, loading, collective)
+    )
 
 
 def frame_threads(timeline: Timeline, threads: Int64) -> Int64:
@@ -307,7 +304,7 @@ def idle_of(
     own = queued & ~gaps.before
     backlog = from_disjoint(returns[own], gaps.end[own]) if earlier else parts["queue"]
     parts[ONE_OFF] = _take_one_off(parts, once) if once is not None else EMPTY
-    waits = _blame_waits(parts, gaps, begins, sets.waiting)
+    waits = _attribute_waits(parts, gaps, begins, sets.waiting)
     held = _held(backlog, busy)
     return Idle(gaps, parts, intersect(held, parts["queue"]) if len(held) else held, waits)
 
@@ -344,7 +341,7 @@ def _launched_before(timeline: Timeline, rows: Int64) -> Mask:
     return np.arange(len(rows)) < first[stream]
 
 
-def _host_parts(gaps: Gaps, begins: Int64, launched: Int64, sets: HostSets) -> dict[str, IntervalSet]:
+def _host_parts(gaps: Gaps, begins: Int64, launched: Int64, sets: _HostSets) -> dict[str, IntervalSet]:
     """Split the time before each launching call by what its thread was doing; from there on it launches."""
     short = gaps.end - gaps.start <= _DISPATCH_NS
     plain = sets.explains.length_before(gaps.start) == sets.explains.length_before(begins)
@@ -382,7 +379,7 @@ def _take_one_off(parts: dict[str, IntervalSet], once: OneOff) -> IntervalSet:
     return unite(*taken) if taken else EMPTY
 
 
-def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiting: IntervalSet) -> Int64:
+def _attribute_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiting: IntervalSet) -> Int64:
     """Move to ``sync`` the work that a host without the wait would have done while the device was busy.
 
     Return the ends of those waits.

@@ -91,7 +91,7 @@ class RangeRule:
     """Tokens each decoding request gets in such a step, where the name does not count them."""
 
 
-UNKNOWN_RANGE = RangeMeaning()
+_UNKNOWN_RANGE = RangeMeaning()
 
 
 def parse_rules(rows: Sequence[Mapping[str, Any]]) -> tuple[RangeRule, ...]:
@@ -115,14 +115,14 @@ def parse_rules(rows: Sequence[Mapping[str, Any]]) -> tuple[RangeRule, ...]:
 
 
 @lru_cache(maxsize=1)
-def default_rules() -> tuple[RangeRule, ...]:
+def _default_rules() -> tuple[RangeRule, ...]:
     """Return the rules that ship with the package."""
     return parse_rules(packaged_rows("llm_perf_opt.analysis.timeline", "range_rules.yaml"))
 
 
 def meaning_of(name: str, rules: Sequence[RangeRule] | None = None) -> RangeMeaning:
-    """Return what a range name means; :data:`UNKNOWN_RANGE` when no rule matches."""
-    rules = default_rules() if rules is None else rules
+    """Return what a range name means; :data:`_UNKNOWN_RANGE` when no rule matches."""
+    rules = _default_rules() if rules is None else rules
     for candidate in _without_domain(name):
         for rule in rules:
             match = rule.pattern.search(candidate)
@@ -131,7 +131,7 @@ def meaning_of(name: str, rules: Sequence[RangeRule] | None = None) -> RangeMean
             if match:
                 module = match.groupdict().get("module") if rule.meaning.role == "module" else None
                 return RangeMeaning(rule.meaning.role, rule.meaning.phase, rule.meaning.component, module)
-    return UNKNOWN_RANGE
+    return _UNKNOWN_RANGE
 
 
 _COUNTS = tuple(StepSize.__dataclass_fields__)
@@ -155,7 +155,7 @@ def _phase_meaning(rule: RangeRule, match: re.Match[str]) -> RangeMeaning:
     if "prefill_requests" in counts and "decode_requests" in counts:
         prefills, decodes = counts["prefill_requests"] > 0, counts["decode_requests"] > 0
         if not prefills and not decodes:
-            return UNKNOWN_RANGE
+            return _UNKNOWN_RANGE
         phase = MIXED if prefills and decodes else PREFILL if prefills else DECODE
     return RangeMeaning("phase", phase, step=StepSize(**counts))
 

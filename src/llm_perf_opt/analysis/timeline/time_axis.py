@@ -178,10 +178,10 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
     base = phase_windows(timeline, attribution)
     whole = whole_window(timeline)
     found = TimeAxis()
-    doubts = find_clock_problems(timeline)
-    if len(doubts.silence):
-        base = {phase: complement(doubts.silence, window) for phase, window in base.items()}
-        whole = complement(doubts.silence, whole)
+    problems = find_clock_problems(timeline)
+    if len(problems.silence):
+        base = {phase: complement(problems.silence, window) for phase, window in base.items()}
+        whole = complement(problems.silence, whole)
     windows: list[dict[str, IntervalSet]] = [
         {**windows_on(one, timeline, attribution, base), WHOLE: complement(one.idle.held, whole)}
         for one in activities
@@ -203,9 +203,9 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
         }
         found.busy_by_device[phase] = ratios
         found.busy_ratio[phase] = sum(ratios.values()) / len(ratios)
-    found.devices = [_device(timeline, one, doubts.silence) for one in activities]
+    found.devices = [_device(timeline, one, problems.silence) for one in activities]
     found.gaps = _longest_gaps(timeline, activities, windows, host)
-    found.notes = [*_notes(activities), *doubts.notes]
+    found.notes = [*_notes(activities), *problems.notes]
     if any(len(one.communication) for one in activities):
         found.collectives = collective_rows(timeline, attribution)
         span = found.budget[WHOLE].span_s * _NS if WHOLE in found.budget else 0.0

@@ -61,7 +61,7 @@ class OperatorCalls:
         return len(self.start_ns)
 
 
-class RawEvent(msgspec.Struct, gc=False):
+class _RawEvent(msgspec.Struct, gc=False):
     """A complete event with lazily parsed fields."""
 
     cat: str = ""
@@ -72,10 +72,10 @@ class RawEvent(msgspec.Struct, gc=False):
     dur: msgspec.Raw = msgspec.Raw(b"")
     args: msgspec.Raw = _NO_ARGS
 
-    def kept(self) -> RawEvent:
+    def kept(self) -> _RawEvent:
         """Copy the event: its parts point into a reused buffer."""
         parts = (self.pid, self.tid, self.ts, self.dur, self.args)
-        return RawEvent(self.cat, self.name, *(part.copy() for part in parts))
+        return _RawEvent(self.cat, self.name, *(part.copy() for part in parts))
 
 
 class _CallArgs(msgspec.Struct, gc=False):
@@ -84,7 +84,7 @@ class _CallArgs(msgspec.Struct, gc=False):
     concrete: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Concrete Inputs")
 
 
-_EVENTS = msgspec.json.Decoder(list[RawEvent])
+_EVENTS = msgspec.json.Decoder(list[_RawEvent])
 _LOOSE = msgspec.json.Decoder(list[Any])
 _ARGS = msgspec.json.Decoder(_CallArgs)
 
@@ -107,7 +107,7 @@ class _CallDecoder(PieceDecoder):
         chosen = (each for each in _raw_events(text) if each.name in names and each.cat in categories)
         return [row for each in chosen if (row := self._row(each)) is not None]
 
-    def _row(self, event: RawEvent) -> tuple[int, int, int, int] | None:
+    def _row(self, event: _RawEvent) -> tuple[int, int, int, int] | None:
         begin, length = nanoseconds(event.ts), nanoseconds(event.dur)
         thread = self._thread((bytes(event.pid), bytes(event.tid)))
         if begin is None or length is None or thread is None or length < 0:
@@ -122,7 +122,7 @@ class _CallDecoder(PieceDecoder):
         return self._threads[written]
 
 
-def _raw_events(text: bytes | memoryview) -> list[RawEvent]:
+def _raw_events(text: bytes | memoryview) -> list[_RawEvent]:
     """Decode a piece; raise :class:`BadPiece` when it is not JSON. Kept events must be copied (``kept``)."""
     try:
         return _EVENTS.decode(text)
@@ -132,7 +132,7 @@ def _raw_events(text: bytes | memoryview) -> list[RawEvent]:
         raise BadPiece(str(error)) from error
 
 
-def _loose_events(text: bytes | memoryview) -> list[RawEvent]:
+def _loose_events(text: bytes | memoryview) -> list[_RawEvent]:
     """Decode pieces with unexpected field types (a null name) event by event."""
     try:
         values = _LOOSE.decode(text)
@@ -140,7 +140,7 @@ def _loose_events(text: bytes | memoryview) -> list[RawEvent]:
         raise BadPiece(str(error)) from error
 
     return [
-        RawEvent(cat, name, *(_as_raw(value.get(key)) for key in ("pid", "tid", "ts", "dur", "args")))
+        _RawEvent(cat, name, *(_as_raw(value.get(key)) for key in ("pid", "tid", "ts", "dur", "args")))
         for value in values
         if isinstance(value, Mapping)
         and isinstance(cat := value.get("cat"), str)
@@ -299,7 +299,7 @@ class _HostDecoder(PieceDecoder):
         return [each.kept() for each in _raw_events(text) if _kind(each) is not None]
 
 
-def _kind(event: RawEvent) -> str | None:
+def _kind(event: _RawEvent) -> str | None:
     if event.cat in OPERATORS:
         return "operator"
     if event.cat in _RANGES:
@@ -331,12 +331,12 @@ def read_recorded(path: Path) -> list[RecordedRun]:
     return [run for marks in threads.values() for run in _runs(marks, ran) if run.kernels]
 
 
-def _host_events(path: Path) -> Iterator[RawEvent]:
+def _host_events(path: Path) -> Iterator[_RawEvent]:
     for events in EventStream(path, decoder=_HostDecoder()):
         yield from events  # type: ignore[misc]
 
 
-def _arguments(event: RawEvent) -> _LaunchArgs:
+def _arguments(event: _RawEvent) -> _LaunchArgs:
     try:
         return msgspec.json.decode(event.args, type=_LaunchArgs)
     except (msgspec.DecodeError, UnicodeDecodeError):

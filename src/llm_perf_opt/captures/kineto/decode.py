@@ -70,7 +70,7 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     args: Args = Args()
 
 
-class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+class _ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     """The same fields in the same order, with the time stamp as text."""
 
     cat: str = ""
@@ -91,7 +91,7 @@ class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
     args: MemoryArgs = MemoryArgs()
 
 
-class ExactInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+class _ExactInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
     """The same with the time stamp as text."""
 
     cat: str = ""
@@ -125,7 +125,7 @@ _IGNORED = tuple(_ignored(tag, "flow") for tag in "stf") + tuple(
     _ignored(tag, "other") for tag in "BECbenSTpFNODRcVvPI(),"
 )
 _FAST_TYPES = (Event, Instant, Metadata, *_IGNORED)
-_EXACT_TYPES = (ExactEvent, ExactInstant, Metadata, *_IGNORED)
+_EXACT_TYPES = (_ExactEvent, _ExactInstant, Metadata, *_IGNORED)
 _LATEST_ORIGIN_US = 5 * 10**15
 """Its nanoseconds, and those of a century around it, fit 64 bits."""
 EXACT_BELOW_US = float(2**43)
@@ -154,7 +154,7 @@ class PieceDecoder:
             raise BadPiece(str(error)) from error
 
     def _relative(self, events: list[Any]) -> list[AnyEvent]:
-        timed = [event for event in events if isinstance(event, ExactEvent | ExactInstant)]
+        timed = [event for event in events if isinstance(event, _ExactEvent | _ExactInstant)]
         if not self.origin_us:
             self.origin_us = int(next((event.ts for event in timed if _can_be_origin(event.ts)), Decimal(0)))
         origin = self.origin_us
@@ -227,10 +227,10 @@ def _event_from(value: Mapping[str, Any]) -> Any:
     if phase == "M":
         return Metadata(name, pid, tid, NameArgs(args.get("name")))
     if phase == "i":
-        return ExactInstant(cat, name, ts, MemoryArgs(**_numbers(args, MemoryArgs)))
+        return _ExactInstant(cat, name, ts, MemoryArgs(**_numbers(args, MemoryArgs)))
     if phase != "X":
         cat = "other"
-    return ExactEvent(
+    return _ExactEvent(
         cat, name, pid, tid, ts, _as_float(_number(value.get("dur"), -1)), Args(**_numbers(args, Args))
     )
 
@@ -279,14 +279,14 @@ def repair(text: bytes) -> bytes:
     Windows paths with single backslashes, control characters inside strings.
     """
 
-    def mend(match: re.Match[bytes]) -> bytes:
+    def corrected(match: re.Match[bytes]) -> bytes:
         token = match[0]
         if not token.startswith(b'"'):
             return b"null"
         token = _ESCAPE.sub(lambda escape: escape[0] if escape[1] else b"\\\\", token)
         return _CONTROL.sub(b" ", token)
 
-    return _STRING_OR_WORD.sub(mend, text.decode("utf-8", errors="replace").encode("utf-8"))
+    return _STRING_OR_WORD.sub(corrected, text.decode("utf-8", errors="replace").encode("utf-8"))
 
 
 # The undecoded part of a trace's text, in one reused buffer.

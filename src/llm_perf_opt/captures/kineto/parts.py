@@ -107,7 +107,7 @@ def read_in_parts(path: Path, parts: int | None = None) -> tuple[EventStream, Co
 
     :class:`NeedsExactTimes` is raised as by reading in one go.
     """
-    count = _parts_worth_it(path) if parts is None else parts
+    count = _number_of_parts(path) if parts is None else parts
     if count < 2:
         return None
     stream, own = EventStream(path), Columns()
@@ -133,7 +133,7 @@ def read_in_parts(path: Path, parts: int | None = None) -> tuple[EventStream, Co
     return stream, whole
 
 
-def _parts_worth_it(path: Path) -> int:
+def _number_of_parts(path: Path) -> int:
     try:
         size = path.stat().st_size
     except OSError:

@@ -1,7 +1,7 @@
 """One part of a large trace, read in a separate process: ``python -m …parts.worker FILE BEGIN END TALKS FOLDER``.
 
 A part ends where the next one begins. That this is between two events is proven here: the text up to there decodes as
-a whole array. Anything unusual ends this process with :data:`UNUSUAL`; then the whole file is read in one go, by the
+a whole array. Anything unusual ends this process with :data:`_UNUSUAL`; then the whole file is read in one go, by the
 reader that mends and explains.
 """
 
@@ -19,7 +19,7 @@ from llm_perf_opt.captures.kineto.decode import BETWEEN_EVENTS, AnyEvent, BadPie
 from llm_perf_opt.captures.kineto.parts import write_part
 from llm_perf_opt.captures.kineto.stream import GUESS_WINDOW_BYTES, PIECE_BYTES
 
-UNUSUAL = 3
+_UNUSUAL = 3
 """Exit code: the part is not what a part of a sound trace is."""
 
 
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         _read_part_of(Path(path), int(begin), int(end), talks=talks == "1", folder=Path(folder))
     except (BadPiece, NeedsExactTimes, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return UNUSUAL
+        return _UNUSUAL
     return 0
 
 

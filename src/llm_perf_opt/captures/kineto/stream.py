@@ -321,7 +321,7 @@ def _open(path: Path) -> Iterator[BufferedIOBase]:
                 yield plain
     except FileNotFoundError as error:
         raise InputError(
-            f"there is no file {path}", hint="check the path of the trace", path=str(path)
+            f"no such file: {path}", hint="check the path of the trace", path=str(path)
         ) from error
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):

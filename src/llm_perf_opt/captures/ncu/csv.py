@@ -34,7 +34,7 @@ from llm_perf_opt.captures.ncu.units import (
     shows_decimal_point,
 )
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.files import read_document
+from llm_perf_opt.core.files import read_input
 from llm_perf_opt.core.limits import MOST_NUMBER
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ Row = list[str]
 
 
 @dataclass(slots=True)
-class PageBlock:
+class _PageBlock:
     """A header and the rows below it."""
 
     header: Row
@@ -126,7 +126,7 @@ def uses_decimal_comma(
     )
 
 
-def metric_key(section: str, item: str, name: str) -> str:
+def _metric_key(section: str, item: str, name: str) -> str:
     """Return the metric's id where the file has it, else ``section/item/label``."""
     both = _ID_IN_LABEL.match(name)
     if both:
@@ -151,7 +151,7 @@ def _rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRul
 # --- details: one row per metric -------------------------------------------------------------------------
 
 
-def _read_long(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
+def _read_long(block: _PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
     """Read a ``details`` page or a section file; metric rows are shorter than the header."""
     _require_columns(block.header, ("Kernel Name", "Section Name", "Metric Name", "Metric Unit"), path)
     place = {name: index for index, name in enumerate(block.header)}  # of duplicate names, the last
@@ -214,7 +214,7 @@ class _LongReader:
         self._metrics = launch.metrics  # type: ignore[assignment]  # made as a dict by _launch_from_cells
 
     def _metric_key(self, place: tuple[str, str, str]) -> str:
-        found = metric_key(*place)
+        found = _metric_key(*place)
         self._names[place] = found
         return found
 
@@ -242,7 +242,7 @@ def _quantity(raw: str, raw_unit: str, decimal_comma: bool) -> Quantity:
 # --- raw: one row per launch, units in the second row ----------------------------------------------------
 
 
-def _read_wide(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
+def _read_wide(block: _PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
     """Read a ``raw`` page. A file without its row of units is rejected."""
     header, rows = block.header, block.rows
     if not rows:
@@ -355,12 +355,12 @@ _NUMBER_LIKE = r"^\s*[+-]?\d[\d\s.,'’eE+-]*$"
 _ODD_COMMA = r",(?:\d{0,2}(?:[^\d]|$)|\d{4})|\d{4},"
 
 
-class LongMetrics(Mapping[str, Quantity]):
+class _LongMetrics(Mapping[str, Quantity]):
     """Metrics of one launch: a slice of shared columns; values are built on demand."""
 
     __slots__ = ("_columns", "_index", "_start")
 
-    def __init__(self, columns: LongColumns, start: int, index: Mapping[str, int]) -> None:
+    def __init__(self, columns: _LongColumns, start: int, index: Mapping[str, int]) -> None:
         self._columns, self._start, self._index = columns, start, index
 
     def __getitem__(self, name: str) -> Quantity:
@@ -376,7 +376,7 @@ class LongMetrics(Mapping[str, Quantity]):
         return name in self._index
 
 
-class LongColumns:
+class _LongColumns:
     """Values in SI, with the cells they came from."""
 
     __slots__ = ("_raw", "_units", "_values")
@@ -452,7 +452,7 @@ def _fill_metrics(frame: pl.DataFrame, launches: list[NcuLaunch]) -> bool:
     frame = frame.with_columns(place.alias("place").cast(pl.Categorical))
     codes = frame["place"].to_physical()
     names = {
-        int(code): metric_key(*str(text).split("\x1f"))
+        int(code): _metric_key(*str(text).split("\x1f"))
         for code, text in zip(
             codes.unique(maintain_order=True), frame["place"].unique(maintain_order=True), strict=True
         )
@@ -460,7 +460,7 @@ def _fill_metrics(frame: pl.DataFrame, launches: list[NcuLaunch]) -> bool:
     numbers = _numbers(frame)
     if numbers is None:
         return False
-    columns = LongColumns(numbers, frame["Metric Value"], frame["Metric Unit"])
+    columns = _LongColumns(numbers, frame["Metric Value"], frame["Metric Unit"])
     layouts: dict[bytes, dict[str, int]] = {}
     order = codes.to_numpy()
     counts = frame.group_by("launch", maintain_order=True).len()
@@ -472,7 +472,7 @@ def _fill_metrics(frame: pl.DataFrame, launches: list[NcuLaunch]) -> bool:
             index.update({names[int(code)]: offset for offset, code in enumerate(layout)})
         if len(index) != length:
             return False  # a metric twice
-        launches[number - 1].metrics = LongMetrics(columns, start, index)
+        launches[number - 1].metrics = _LongMetrics(columns, start, index)
         start += length
     return True
 
@@ -581,13 +581,13 @@ _OTHER_PAGES = (
 def read_ncu_csv(path: Path) -> NcuCapture:
     """Read one CSV file; raise :class:`InputError` when it holds no launches."""
     text = _read_text(path)
-    spoken = "\n==" in text or text.startswith("==")
-    messages = [line.strip() for line in _MESSAGE.findall(text)] if spoken else []
+    has_messages = "\n==" in text or text.startswith("==")
+    messages = [line.strip() for line in _MESSAGE.findall(text)] if has_messages else []
     start = _HEADER_START.search(text)
     if start is None:
         raise _not_a_table(path, text, messages)
     notes: list[str] = []
-    regular = _read_columns(text, start.start(), path, spoken=spoken)
+    regular = _read_columns(text, start.start(), path, has_messages=has_messages)
     if regular is not None:
         return NcuCapture(merge_launches(regular), str(path), notes, messages)
     launches: list[NcuLaunch] = []
@@ -606,10 +606,10 @@ def read_ncu_csv(path: Path) -> NcuCapture:
     return NcuCapture(merge_launches(launches), str(path), notes, messages)
 
 
-def _read_columns(text: str, start: int, path: Path, *, spoken: bool) -> list[NcuLaunch] | None:
+def _read_columns(text: str, start: int, path: Path, *, has_messages: bool) -> list[NcuLaunch] | None:
     """Try the fast path: a large page without other lines."""
     head = text[start : text.find("\n", start)]
-    if len(text) < WORTHWHILE_BYTES or spoken or not text.endswith("\n"):
+    if len(text) < WORTHWHILE_BYTES or has_messages or not text.endswith("\n"):
         return None
     second = any(text.find(mark, start + 1) >= 0 for mark in ('\n"ID"', "\nID"))
     if second or text.count('"') % 2:
@@ -621,12 +621,7 @@ def _read_columns(text: str, start: int, path: Path, *, spoken: bool) -> list[Nc
 
 
 def _read_text(path: Path) -> str:
-    try:
-        data = read_document(path)
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", hint="check the path and its permissions", path=str(path)
-        ) from error
+    data = read_input(path)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", errors="replace")
     text = data.decode("utf-8-sig", errors="replace")
@@ -659,12 +654,12 @@ def _not_a_table(path: Path, text: str, messages: Sequence[str]) -> InputError:
     )
 
 
-def _split_blocks(text: str, name: str, notes: list[str]) -> Iterator[PageBlock]:
+def _split_blocks(text: str, name: str, notes: list[str]) -> Iterator[_PageBlock]:
     """Yield each header with its rows; other lines (messages, the program's output) are left out."""
     head = text[: text.find("\n")] if "\n" in text else text
     delimiter = max(",;\t", key=head.count)
     body = _close_quotes(_MESSAGE.sub("", text) if "\n==" in text else text, name, notes)
-    block: PageBlock | None = None
+    block: _PageBlock | None = None
     stray = 0
     for row in csv.reader(io.StringIO(body, newline=""), delimiter=delimiter):
         if not row:
@@ -672,7 +667,7 @@ def _split_blocks(text: str, name: str, notes: list[str]) -> Iterator[PageBlock]
         if row[0] == "ID":
             if block is not None:
                 yield block
-            block = PageBlock(row)
+            block = _PageBlock(row)
         elif block is not None and len(row) > 1 and (row[0].isdigit() or row[0] == ""):
             block.rows.append(row)
         else:

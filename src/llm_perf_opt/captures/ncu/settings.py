@@ -50,15 +50,15 @@ def settings_of_arguments(arguments: Sequence[str], source: str) -> NcuSettings:
 
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield options with their values up to the first word that is neither: the program."""
-    words = iter(arguments)
-    for word in words:
+    rest = iter(arguments)
+    for word in rest:
         if not word.startswith("-"):
             return
         option, equals, value = word.partition("=")
         if equals or option in _WITHOUT_VALUE:
             yield option, value
         else:
-            yield option, next(words, "")
+            yield option, next(rest, "")
 
 
 def settings_near(folder: Path) -> NcuSettings | None:
@@ -77,12 +77,12 @@ def settings_of_text(text: str, source: str) -> NcuSettings | None:
     found = set()
     for line in text.replace("\\\n", " ").splitlines():
         try:
-            words = shlex.split(line, comments=True)
+            arguments = shlex.split(line, comments=True)
         except ValueError:  # an open quote: not a command line
             continue
-        start = next((place for place, word in enumerate(words) if PurePath(word).name == "ncu"), None)
-        if start is not None and "--import" not in words:
-            found.add(settings_of_arguments(words[start + 1 :], source))
+        start = next((place for place, word in enumerate(arguments) if PurePath(word).name == "ncu"), None)
+        if start is not None and "--import" not in arguments:
+            found.add(settings_of_arguments(arguments[start + 1 :], source))
     return found.pop() if len(found) == 1 else None
 
 
@@ -92,10 +92,10 @@ def settings_of_report(path: Path) -> NcuSettings | None:
     if not line:
         return None
     try:
-        words = shlex.split(line)
+        arguments = shlex.split(line)
     except ValueError:
-        words = line.split()
-    return settings_of_arguments(words[1:], path.name)
+        arguments = line.split()
+    return settings_of_arguments(arguments[1:], path.name)
 
 
 def _command_line(path: Path) -> str | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from llm_perf_opt.captures.timeline import KernelTotals, NamedTotal, RangeTotals
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.files import read_document
+from llm_perf_opt.core.files import read_input
 from llm_perf_opt.core.limits import MOST_COUNT, MOST_SUMMED_SECONDS
 
 _UNITS_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
@@ -121,14 +121,11 @@ def _rows(path: Path) -> list[list[str]]:
         raise InputError(
             f"no such file: {path}", hint="give the .csv file that nsys stats wrote", path=str(path)
         )
-    try:
-        raw = read_document(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+    raw = read_input(path)
     if not raw.strip():
         raise InputError(
             f"{path} is empty",
-            hint="nsys stats writes an empty file when the report holds no such data; was CUDA traced?",
+            hint="nsys stats writes an empty file when the report contains no such data; was CUDA traced?",
             path=str(path),
         )
     encoding = "utf-16" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"

@@ -53,7 +53,7 @@ class Export:
     product_version: str | None
     schema_version: str | None
     use_pages: bool = True
-    doubts: RowProblems = field(default_factory=lambda: RowProblems("the export"))
+    problems: RowProblems = field(default_factory=lambda: RowProblems("the export"))
 
     @property
     def schema(self) -> str:

@@ -117,7 +117,7 @@ def _read_directory(folder: Path, cache_dir: Path | None) -> Timeline | KernelTo
         if reports:
             raise _needs_export(reports[0])
     raise InputError(
-        f"{folder} holds no Nsight Systems capture (.sqlite, .csv summary or .nsys-rep)",
+        f"{folder} contains no Nsight Systems capture (.sqlite, .csv summary or .nsys-rep)",
         hint="give the run directory, its nsys/ folder, or the file itself",
         path=str(folder),
     )
@@ -171,28 +171,28 @@ def _of_commands(text: str, path: Path, source: str) -> CaptureConfiguration | N
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         try:
-            words = shlex.split(line, comments=True)
+            arguments = shlex.split(line, comments=True)
         except ValueError:  # an open quote: not a command line
             continue
-        start = next((place for place, word in enumerate(words) if PurePath(word).name == "nsys"), None)
-        if start is None or words[start + 1 : start + 2] != ["profile"]:
+        start = next((place for place, word in enumerate(arguments) if PurePath(word).name == "nsys"), None)
+        if start is None or arguments[start + 1 : start + 2] != ["profile"]:
             continue
-        options = _options(words[start + 2 :])
+        options = _options(arguments[start + 2 :])
         gated = options.get("--capture-range", options.get("-c", "none")) == "nvtx"
         label = options.get("--nvtx-capture", options.get("-p")) if gated else None
         found.append((label, options.get("--capture-range-end", "")))
     return _chosen(found, path, source)
 
 
-def _options(words: list[str]) -> dict[str, str]:
+def _options(arguments: list[str]) -> dict[str, str]:
     """Return options with their values, up to the program."""
     found: dict[str, str] = {}
     place = 0
-    while place < len(words) and words[place].startswith("-"):
-        option, equals, value = words[place].partition("=")
-        if not equals and place + 1 < len(words) and not words[place + 1].startswith("-"):
+    while place < len(arguments) and arguments[place].startswith("-"):
+        option, equals, value = arguments[place].partition("=")
+        if not equals and place + 1 < len(arguments) and not arguments[place + 1].startswith("-"):
             place += 1
-            value = words[place]
+            value = arguments[place]
         found[option] = value
         place += 1
     return found

@@ -84,7 +84,7 @@ def _read_calls(export: Export, pool: TextPool) -> tuple[HostCalls, Int64]:
     if export.has(CALLS):
         export.require(CALLS, "start", "end", "globalTid", "correlationId", "nameId")
         columns = export.read(CALLS, ("start", "end", "globalTid", "correlationId", "nameId"))
-        columns = export.doubts.possible(CALLS, columns)
+        columns = export.problems.possible(CALLS, columns)
         start, end = columns.pop("start"), columns.pop("end")
         thread, correlation = known(columns.pop("globalTid")), known(columns.pop("correlationId"))
         name = named(export, columns.pop("nameId"), pool, "call")
@@ -106,7 +106,7 @@ def _waits(
     if not export.has(_SYNCS, "start", "end", "syncType"):
         return None
     columns = export.read(_SYNCS, ("start", "end", "correlationId", "globalPid", "syncType"))
-    columns = export.doubts.possible(_SYNCS, columns)
+    columns = export.problems.possible(_SYNCS, columns)
     blocking = columns["syncType"] != _STREAM_WAIT
     columns = {name: values[blocking] for name, values in columns.items()}
     call = launching_rows(
@@ -121,7 +121,7 @@ def _waits(
 
 
 @dataclass(frozen=True, slots=True)
-class NvtxEvents:
+class _NvtxEvents:
     """NVTX events of the program."""
 
     ranges: Ranges
@@ -132,12 +132,12 @@ class NvtxEvents:
     """Process, rank and number of ranks, of processes that say so."""
 
 
-def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
+def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> _NvtxEvents:
     """Read ranges, and the marks that identify ranks."""
     empty = np.empty(0, np.int64)
     if not export.has(NVTX):
         none = empty.astype(np.int32)
-        return NvtxEvents(Ranges(empty, empty, empty, none, none), empty.astype(bool), [])
+        return _NvtxEvents(Ranges(empty, empty, empty, none, none), empty.astype(bool), [])
     export.require(NVTX, "start", "end", "eventType", "globalTid")
     text = "text" if export.has(NVTX, "text") else None
     columns = export.read(
@@ -152,7 +152,7 @@ def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
     # A range that was still open when the capture ended lasts until then.
     columns["end"] = known(columns["end"], max(last_ns, int(columns["start"].max(initial=0))))
     columns["end"] = np.maximum(columns["end"], columns["start"])
-    columns = export.doubts.possible(NVTX, columns)
+    columns = export.problems.possible(NVTX, columns)
     start, end, thread = columns["start"], columns["end"], known(columns["globalTid"])
     name = _range_names(export, pool, columns)
     order = order_by_thread(thread, start, end)
@@ -163,7 +163,7 @@ def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
         name[order].astype(np.int32),
         np.full(len(order), UNKNOWN, np.int32),
     )
-    return NvtxEvents(ranges, columns["eventType"][order] == _START_END, ranks)
+    return _NvtxEvents(ranges, columns["eventType"][order] == _START_END, ranks)
 
 
 def _marked_ranks(columns: dict[str, Int64], pool: TextPool) -> list[list[int]]:
@@ -237,14 +237,14 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
         ranges, process_wide = nvtx.ranges, nvtx.process_wide
         facts = {**_facts(export), **({"rank_processes": nvtx.ranks} if nvtx.ranks else {})}
         if not tables and not len(calls) and not len(ranges):
-            warnings.append("the export holds no kernels, no CUDA calls and no NVTX ranges")
+            warnings.append("the export contains no kernels, no CUDA calls and no NVTX ranges")
         parent, range_of_call = link_ranges(
             ranges.start_ns, ranges.end_ns, ranges.thread, process_wide, calls.thread, calls.start_ns
         )
         ranges = Ranges(ranges.start_ns, ranges.end_ns, ranges.thread, ranges.name, parent)
         call_process = process_of(calls.thread)
         ops, devices = _ordered_ops(export, tables, calls, call_process, call_correlation, range_of_call)
-        warnings += [*export.doubts.warnings(), *_what_is_missing(export, ops)]
+        warnings += [*export.problems.warnings(), *_what_is_missing(export, ops)]
         return Timeline(
             source=f"{export.path.name} ({export.schema})",
             names=pool.strings,
@@ -264,7 +264,7 @@ def read_kernel_totals(path: Path, *, use_pages: bool = True) -> KernelTotals:
         if not export.has(KERNELS):
             return KernelTotals(source, warnings=("no kernels in the capture",))
         name = _name_column(export)
-        columns = export.doubts.possible(KERNELS, export.read(KERNELS, ("start", "end", name)))
+        columns = export.problems.possible(KERNELS, export.read(KERNELS, ("start", "end", name)))
         used, group = distinct(columns[name])
         total = exact_sums(group, columns["end"] - columns["start"], len(used)).tolist()
         count = np.bincount(group, minlength=len(used)).tolist()
@@ -276,7 +276,7 @@ def read_kernel_totals(path: Path, *, use_pages: bool = True) -> KernelTotals:
             by_name[label] = (before[0] + launches, before[1] + time)
         rows = [NamedTotal(label, launches, time) for label, (launches, time) in by_name.items()]
         ordered = tuple(sorted(rows, key=lambda row: (-row.total_ns, row.name)))
-        return KernelTotals(source, ordered, warnings=tuple(export.doubts.warnings()))
+        return KernelTotals(source, ordered, warnings=tuple(export.problems.warnings()))
 
 
 def _name_column(export: Export) -> str:
@@ -290,7 +290,7 @@ def _device_operations(export: Export, pool: TextPool) -> list[_Ops]:
 
 def _read_ops(export: Export, table: str, *more: str) -> dict[str, Int64]:
     export.require(table, "start", "end", *more)
-    return export.doubts.possible(table, export.read(table, (*_OP_COLUMNS, *more)))
+    return export.problems.possible(table, export.read(table, (*_OP_COLUMNS, *more)))
 
 
 def _ops(columns: dict[str, Int64], name: Int64, kind: OpKind, size: Int64 | None = None) -> _Ops:
@@ -447,6 +447,6 @@ def read_launch_shapes(path: Path, *, use_pages: bool = True) -> tuple[Int64, In
     with open_export(Path(path), use_pages=use_pages) as export:
         if not export.has(KERNELS, "start", "end", *_SHAPE_COLUMNS):
             return None
-        found = export.doubts.possible(KERNELS, export.read(KERNELS, ("start", "end", *_SHAPE_COLUMNS)))
+        found = export.problems.possible(KERNELS, export.read(KERNELS, ("start", "end", *_SHAPE_COLUMNS)))
         order = order_by_time(found["start"], found["end"])
         return found["start"][order], np.stack([found[name][order] for name in _SHAPE_COLUMNS], axis=1)

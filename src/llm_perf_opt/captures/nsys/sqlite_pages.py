@@ -311,7 +311,7 @@ class _Batch:
         serial = np.where(self.odd, 0, serial) if self.any_odd else serial
         kinds = np.bincount(serial, minlength=10)
         if kinds[10:].any() or kinds[_REAL]:
-            raise PagesUnsupported("an integer column holds something else")
+            raise PagesUnsupported("an integer column contains something else")
         values = self._word(position) >> _SHIFTS[serial]
         for constant, meaning in ((0, NULL), (8, 0), (9, 1)):
             if kinds[constant]:
@@ -321,7 +321,7 @@ class _Batch:
     def _text(self, serial: Int64, position: Int64, size: Int64, pool: TextPool) -> Int64:
         present = (serial > _EMPTY_TEXT) & (serial & 1 == 1) & ~self.odd
         if ((serial != 0) & (serial != _EMPTY_TEXT) & ~present & ~self.odd).any():
-            raise PagesUnsupported("a text column holds something else")
+            raise PagesUnsupported("a text column contains something else")
         ids = np.full(len(serial), -1, np.int64)
         rows = np.flatnonzero(present)
         if len(rows):

@@ -94,21 +94,21 @@ def _status_of(text: object, code: object = None) -> int:
     """Return the status of an error text or an HTTP status code."""
     if code == 429:
         return REJECTED
-    words = str(text or "").lower()
-    if "429" in words or "too many requests" in words:
+    message = str(text or "").lower()
+    if "429" in message or "too many requests" in message:
         return REJECTED
-    if "timeout" in words or "timed out" in words:
+    if "timeout" in message or "timed out" in message:
         return TIMEOUT
     if (
-        "disconnect" in words
-        or "reset by peer" in words
-        or "connection closed" in words
-        or "payload is not" in words
+        "disconnect" in message
+        or "reset by peer" in message
+        or "connection closed" in message
+        or "payload is not" in message
     ):
         return DISCONNECTED
-    if "cancel" in words:
+    if "cancel" in message:
         return CANCELLED
-    if words or (is_number(code) and not 200 <= int(code) < 300):  # type: ignore[call-overload]
+    if message or (is_number(code) and not 200 <= int(code) < 300):  # type: ignore[call-overload]
         return ERROR
     return OK
 
@@ -559,7 +559,7 @@ def _read_inference_perf_requests(objects: Iterable[Object], content: ClientCont
             content.loads.append(LoadRecord(point))
         info = _object(one.get("info"))
         answer = _object(info.get("response_metrics")) or info
-        asked = _object(_object(info.get("request_metrics")).get("text"))
+        request = _object(_object(info.get("request_metrics")).get("text"))
         sent, end = time_or_nan(one.get("start_time")), time_or_nan(one.get("end_time"))
         times = [
             time_or_nan(v) - sent
@@ -575,7 +575,7 @@ def _read_inference_perf_requests(objects: Iterable[Object], content: ClientCont
             sent_s=sent,
             e2e_s=end - sent,
             tokens_s=times,
-            prompt_tokens=count_or_missing(info.get("input_tokens", asked.get("input_tokens"))),
+            prompt_tokens=count_or_missing(info.get("input_tokens", request.get("input_tokens"))),
             output_tokens=count_or_missing(output),
             status=(_status_of(f"{error.get('error_type')} {error.get('error_msg')}") or ERROR)
             if error

@@ -411,7 +411,7 @@ def read_own_steps(lines: Iterable[bytes], content: EngineContent) -> None:
             content.skipped += 1
     if content.skipped:
         content.notes.append(
-            f"{content.skipped} lines are not steps, or hold impossible values, and are left out."
+            f"{content.skipped} lines are not steps, or have impossible values, and are left out."
         )
 
 

@@ -38,7 +38,7 @@ from llm_perf_opt.core.files import (
     UNPACK_VARIABLE,
     most_document_bytes,
     most_unpacked,
-    read_document,
+    read_input,
 )
 
 _HINT = (
@@ -69,7 +69,7 @@ def read_serving(paths: Sequence[Path], *, optional: Sequence[Path] = ()) -> Ser
                     raise
                 records.notes.append(f"{file.name} in {path.name} is not a serving record and was not read.")
         if path.is_dir() and not records.kinds:
-            raise InputError(f"{path} holds no serving record", hint=_HINT, path=str(path))
+            raise InputError(f"{path} contains no serving record", hint=_HINT, path=str(path))
     records.requests = join_requests(tables, offsets)
     _merge_server_metrics(records)
     _merge_aiperf(records)
@@ -83,7 +83,7 @@ def _files_of(path: Path) -> list[Path]:
         return [path]
     found = sorted(one for one in path.iterdir() if one.is_file() and one.name.endswith(_SUFFIXES))
     if not found:
-        raise InputError(f"{path} holds no serving record", hint=_HINT, path=str(path))
+        raise InputError(f"{path} contains no serving record", hint=_HINT, path=str(path))
     return found
 
 
@@ -98,7 +98,7 @@ def _read_one(path: Path, records: ServingRecords, tables: list[Requests], offse
             records.samples.append(sample_table(engine.samples))
         if not len(engine.rows) and not engine.samples:
             raise InputError(
-                f"{path} ({found.kind}) holds no step and no sample", hint=_EMPTY_HINT, path=str(path)
+                f"{path} ({found.kind}) contains no step and no sample", hint=_EMPTY_HINT, path=str(path)
             )
         records.engine, records.version = records.engine or engine.engine, records.version or engine.version
         records.notes += [f"{path.name}: {note}" for note in engine.notes]
@@ -106,14 +106,14 @@ def _read_one(path: Path, records: ServingRecords, tables: list[Requests], offse
         client = found.content
         found.read()
         if not client.loads:
-            raise InputError(f"{path} ({found.kind}) holds no result", hint=_EMPTY_HINT, path=str(path))
+            raise InputError(f"{path} ({found.kind}) contains no result", hint=_EMPTY_HINT, path=str(path))
         if len(client.rows):
             tables.append(client.rows.table())
             offsets.append(len(records.loads))
             if client.rows.bad_times:
                 client.notes.append(f"{client.rows.bad_times} token times are impossible or out of order.")
         elif found.kind in _REQUEST_FORMATS:
-            raise InputError(f"{path} ({found.kind}) holds no request", hint=_EMPTY_HINT, path=str(path))
+            raise InputError(f"{path} ({found.kind}) contains no request", hint=_EMPTY_HINT, path=str(path))
         records.loads += client.loads
         records.trace = records.trace or client.trace
         records.client_capacity_per_s = records.client_capacity_per_s or client.capacity_per_s
@@ -191,12 +191,7 @@ def _detect_text(path: Path, data: bytes, lines: _Objects) -> _Detected:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        data = read_document(path)
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", hint="check the path and its permissions", path=str(path)
-        ) from error
+    data = read_input(path)
     if data[:2] != b"\x1f\x8b":
         return data
     most = min(most_document_bytes(), len(data) * most_unpacked())

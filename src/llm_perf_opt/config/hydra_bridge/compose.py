@@ -150,7 +150,7 @@ def add_search_path(config_dir: Path | None) -> None:
     if not config_dir.is_dir():
         raise ConfigError(
             f"--config-dir {config_dir} is not a directory",
-            hint="give the directory that holds your config groups",
+            hint="give the directory that contains your config groups",
         )
     _register_search_path(str(config_dir.resolve()))
 

@@ -80,8 +80,8 @@ def _value_sentence(text: str) -> str:
         if match:
             text = match.expand(sentence)
             break
-    for name, words in _TYPE_NAMES.items():
-        text = text.replace(f"a valid {name}", f"a valid {words}")
+    for name, plain in _TYPE_NAMES.items():
+        text = text.replace(f"a valid {name}", f"a valid {plain}")
     return text
 
 

@@ -50,7 +50,7 @@ from llm_perf_opt.core.errors import ToolError
 
 
 LOGGER = logging.getLogger("llm_perf_opt.sweep")
-_LAST_WORDS = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
+_ERROR_LINE = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
 """The line of a traceback that says what was wrong."""
 _MOST_LETTERS = 300
 
@@ -61,17 +61,17 @@ def reason_lost(result: object) -> str | None:
     if not isinstance(error, Exception):
         return None
     text = str(error)
-    named = _LAST_WORDS.findall(text)
-    words = (
+    named = _ERROR_LINE.findall(text)
+    reason = (
         named[-1]
         if named
         else next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     )
-    return " ".join(words.split())[:_MOST_LETTERS]
+    return " ".join(reason.split())[:_MOST_LETTERS]
 
 
 @contextlib.contextmanager
-def every_result(launcher: str) -> Iterator[None]:
+def _every_result(launcher: str) -> Iterator[None]:
     """Let a missing result be one for as long as the block runs; its manifest tells what became of the job."""
     patience: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if launcher in ("slurm", "submitit_local"):
@@ -231,7 +231,7 @@ def run_sweep(
             with_log_configuration=True,
         )
         context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
-        with every_result(engine_of(master).launcher):
+        with _every_result(engine_of(master).launcher):
             if jobs is not None:
                 _launch(context, job, master, jobs, on_lost)
             else:
@@ -319,9 +319,9 @@ class _explained:
         package = (kind.__module__ if kind is not None else "").partition(".")[0]
         if isinstance(error, Exception) and package in ("submitit", "ray", "joblib", "optuna"):
             LOGGER.debug("the launcher failed", exc_info=error)
-            words = " ".join(str(error).split())
+            text = " ".join(str(error).split())
             raise ToolError(
-                f"the launcher {self._launcher} failed: {words[:400]}",
+                f"the launcher {self._launcher} failed: {text[:400]}",
                 hint="jobs that ran are kept: see sweep.md, then run the same command with --resume",
             ) from error
 
@@ -381,6 +381,7 @@ def run_job(job: Callable[[RawConfig], None], arguments: Sequence[str]) -> int |
         try:
             job(raw)
         except Exception as error:
+            # Hydra prints and replaces what a job raises; every exception is carried through it and raised again below.
             raise _Carried(error) from error
 
     register_schema()

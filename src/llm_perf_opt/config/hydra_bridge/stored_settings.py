@@ -170,8 +170,8 @@ def missing_settings(
     """
     if not stored:
         return []
-    words = [*stored, *typed] if applied else stored
-    found = executing_settings(words, config_dir=config_dir, config_name=config_name)
+    overrides = [*stored, *typed] if applied else stored
+    found = executing_settings(overrides, config_dir=config_dir, config_name=config_name)
     repeated = _typed_values(typed)
     return [f"{key}={value}" for key, value in found.items() if (key, value) not in repeated]
 
@@ -254,7 +254,8 @@ def _parse(text: str) -> Override:
     # Hydra's parser takes seconds for some thousand brackets.
     if sum(text.count(sign) for sign in "[{(") > _MOST_BRACKETS:
         raise InputError(
-            f"a stored setting holds more than {_MOST_BRACKETS} brackets", hint="check the file it comes from"
+            f"a stored setting contains more than {_MOST_BRACKETS} brackets",
+            hint="check the file it comes from",
         )
     try:
         return OverridesParser.create().parse_overrides([text])[0]

@@ -52,7 +52,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(PLAIN, _in_ascii)
 
 
-class CleanText:
+class _CleanText:
     """A text stream that makes control characters visible."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -74,7 +74,7 @@ class PlainFormatter(logging.Formatter):
         return visible(super().format(record))
 
 
-def asks_for_ascii(environ: Mapping[str, str]) -> bool:
+def wants_ascii(environ: Mapping[str, str]) -> bool:
     """Whether the locale is C or POSIX, in which Python writes UTF-8 although the terminal may not know it."""
     if environ.get("PYTHONUTF8") or environ.get("PYTHONIOENCODING"):
         return False  # chosen by the user
@@ -88,10 +88,10 @@ def safe_streams() -> Iterator[None]:
     _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            is_ascii = stream.isatty() and asks_for_ascii(os.environ)
+            is_ascii = stream.isatty() and wants_ascii(os.environ)
             stream.reconfigure(errors=PLAIN, encoding="ascii" if is_ascii else None)
     before = sys.stdout
-    sys.stdout = cast(TextIO, CleanText(before))
+    sys.stdout = cast(TextIO, _CleanText(before))
     try:
         yield
     finally:
@@ -151,14 +151,14 @@ class _Once(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not getattr(record, "once", False):
             return True
         message = record.getMessage()
-        first = message not in self._said
-        self._said.add(message)
+        first = message not in self._logged
+        self._logged.add(message)
         return first
 
 
@@ -208,15 +208,15 @@ class _MaskedRecords:
         record = self._make(*arguments, **options)
         if record.name.partition(".")[0] != ROOT:
             try:
-                said = record.getMessage()
+                message = record.getMessage()
             except (
                 TypeError,
                 ValueError,
                 KeyError,
             ):  # an error of the library, which logging itself reports
                 return record
-            masked = mask_text(said)
-            if masked != said:
+            masked = mask_text(message)
+            if masked != message:
                 record.msg, record.args = masked, ()
         return record
 

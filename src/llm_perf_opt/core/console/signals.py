@@ -119,6 +119,7 @@ def interruption_first() -> Iterator[None]:
     try:
         yield
     except Exception:
+        # Any error may be the one that replaced the signal; without a signal it is raised unchanged.
         raise_if_interrupted()
         raise
 

@@ -61,14 +61,14 @@ class Sensor(Protocol):
         ...
 
 
-class LibraryQueries:
+class _LibraryQueries:
     """Queries single values from a library: the first error is kept as the reason, and the query is not repeated."""
 
     def __init__(self, refusals: tuple[type[Exception], ...]) -> None:
         self._refusals = refusals
         self.absent: dict[str, str] = {}
 
-    def ask(self, quantity: str, question: Callable[[], T | None]) -> T | None:
+    def query(self, quantity: str, question: Callable[[], T | None]) -> T | None:
         """Return the answer; ``None`` where there is none."""
         if quantity in self.absent:
             return None
@@ -97,24 +97,24 @@ class LibrarySensor(ABC):
         """Take an initialised library, its GPU handle, and its exception types."""
         self._library: Any = library
         self._handle = handle
-        self._told = LibraryQueries(refusals)
-        self.absent = self._told.absent
+        self._queries = _LibraryQueries(refusals)
+        self.absent = self._queries.absent
         self.device = self._name()
-        limits = LibraryQueries(refusals)
+        limits = _LibraryQueries(refusals)
         self.limits = DeviceLimits(
-            limits.ask(CLOCK, self._clock_max_hz), limits.ask(POWER, self._power_limit_w)
+            limits.query(CLOCK, self._clock_max_hz), limits.query(POWER, self._power_limit_w)
         )
 
     def read(self) -> Reading:
         """Query every value that has not failed yet."""
-        ask = self._told.ask
+        query = self._queries.query
         return Reading(
-            clock_hz=ask(CLOCK, self._clock_hz),
-            power_w=ask(POWER, self._power_w),
-            temperature_c=ask(TEMPERATURE, self._temperature_c),
-            energy_j=ask(ENERGY, self._energy_j),
-            memory_bytes=ask(MEMORY, self._memory_bytes),
-            throttled=ask(THROTTLED, self._reasons),
+            clock_hz=query(CLOCK, self._clock_hz),
+            power_w=query(POWER, self._power_w),
+            temperature_c=query(TEMPERATURE, self._temperature_c),
+            energy_j=query(ENERGY, self._energy_j),
+            memory_bytes=query(MEMORY, self._memory_bytes),
+            throttled=query(THROTTLED, self._reasons),
         )
 
     @abstractmethod

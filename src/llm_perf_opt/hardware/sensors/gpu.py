@@ -62,15 +62,15 @@ class NvmlSensor(LibrarySensor):
 
     def _reasons(self) -> tuple[str, ...]:
         # Renamed with driver 535: the library may have either name, and the driver another one than the library.
-        asked = [f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Throttle")]
-        known = [getattr(self._library, name) for name in asked if hasattr(self._library, name)]
+        queries = [f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Throttle")]
+        known = [getattr(self._library, name) for name in queries if hasattr(self._library, name)]
         *newer, last = known
         for question in newer:
             try:
                 bits = int(question(self._handle))
                 break
             except self._library.NVMLError as error:
-                LOGGER.debug("asked by its older name: %s", error)
+                LOGGER.debug("queried by its older name: %s", error)
         else:
             bits = int(last(self._handle))
         return tuple(name for bit, name in _THROTTLE_BITS.items() if bits & bit)

@@ -169,8 +169,8 @@ def _throttle_counters(cpu: Path, cores: Sequence[Path], cgroup: Path) -> dict[s
 def _throttled_periods(path: Path) -> int | None:
     """Return the number of throttled quota periods; ``None`` if there is no quota."""
     try:
-        words = dict(line.split() for line in path.read_text().splitlines() if line.count(" ") == 1)
-        return int(words["nr_throttled"])
+        values = dict(line.split() for line in path.read_text().splitlines() if line.count(" ") == 1)
+        return int(values["nr_throttled"])
     except (OSError, KeyError, ValueError):
         return None
 

@@ -24,12 +24,12 @@ _DAY = re.compile(r"(?<!\d)20\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?!\d
 _MOST_META = 65_536
 AUTO, OFF = "auto", "off"
 """Values of ``hardware.silicon`` in addition to the names of frameworks."""
-_INSTALL_WORDS = "pip install 'llm-perf-opt[silicon]'"
-MISSING_WORDS = (
+_INSTALL_COMMAND = "pip install 'llm-perf-opt[silicon]'"
+MISSING_TEXT = (
     "expected times and kernel targets need measured operator tables, which are not installed: "
-    f"{_INSTALL_WORDS} adds them"
+    f"{_INSTALL_COMMAND} adds them"
 )
-OFF_WORDS = "measured operator tables are switched off (hardware.silicon=off, or the environment)"
+OFF_TEXT = "measured operator tables are switched off (hardware.silicon=off, or the environment)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +124,4 @@ def _version_of(module: str) -> str:
 
 def describe_absence() -> str:
     """Explain why no tables are used: not installed, or switched off."""
-    return MISSING_WORDS if installed() is None else OFF_WORDS
+    return MISSING_TEXT if installed() is None else OFF_TEXT

@@ -70,7 +70,7 @@ class Silicon:
         for key in folders:
             system, problems = read_system(self._systems_folder, key)
             for problem in problems:
-                self.say(problem)
+                self.note(problem)
             if system is not None:
                 found.append(system)
         return found
@@ -111,14 +111,14 @@ class Silicon:
             return None
         paths = self._paths(system, operator)
         if framework is not None:
-            own = self._ask(operator, [item for item in paths if item[1].parts[-3] == framework])
+            own = self._query(operator, [item for item in paths if item[1].parts[-3] == framework])
             newest = next((answer for answer in own if answer.how in RESTS_ON_TABLES), None)
             if newest is not None:
                 # One version for all sizes: mixing versions could make a larger size faster.
                 return Timing(newest.seconds, newest.how, newest.source, (newest,))
-            others = self._ask(operator, [item for item in paths if item[1].parts[-3] != framework])
+            others = self._query(operator, [item for item in paths if item[1].parts[-3] != framework])
             return _median([*own, *others])
-        return _median(self._ask(operator, paths))
+        return _median(self._query(operator, paths))
 
     def _paths(self, system: System, operator: Operator) -> list[tuple[Layout, Path]]:
         """Return every table that may apply, newest version first; those with a wrong label are left out and recorded."""
@@ -127,12 +127,12 @@ class Silicon:
             for path in (self._data / system.key / layout.family).glob(f"*/*/{layout.file}"):
                 place = path.relative_to(self._data).as_posix()
                 if place in MISLABELLED:
-                    self.say(f"{place} is left out: {MISLABELLED[place]}")
+                    self.note(f"{place} is left out: {MISLABELLED[place]}")
                 else:
                     found.append((layout, path))
         return sorted(found, key=lambda item: (_version_key(item[1].parts[-2]), item[1].parts), reverse=True)
 
-    def _ask(self, operator: Operator, paths: Sequence[tuple[Layout, Path]]) -> list[TableTime]:
+    def _query(self, operator: Operator, paths: Sequence[tuple[Layout, Path]]) -> list[TableTime]:
         answers = []
         for layout, path in paths:
             table = self.table(layout, path, operator)
@@ -150,7 +150,7 @@ class Silicon:
 
             read = read_table(self._data, path, layout, exact)
             if read.problem is not None:
-                self.say(read.problem)
+                self.note(read.problem)
             self._tables[key] = read.table
         return self._tables[key]
 
@@ -161,7 +161,7 @@ class Silicon:
         found = ((layout, self.table(layout, path, operator)) for layout, path in paths)
         return [(layout, table) for layout, table in found if table is not None]
 
-    def say(self, problem: str) -> None:
+    def note(self, problem: str) -> None:
         """Record what was left out, once."""
         if problem not in self.problems:
             self.problems.append(problem)

@@ -327,9 +327,9 @@ def _to_grid(rows: pl.DataFrame, place: str, path: Path, layout: Layout) -> Read
     good = rows.filter(usable.fill_null(False))
     dropped = rows.height - good.height
     problem = f"{place}: {dropped} of {rows.height} rows without a usable time or shape are left out"
-    problem_said = problem if dropped else None
+    problem_found = problem if dropped else None
     if not good.height:
-        return Read(None, problem_said)
+        return Read(None, problem_found)
     points = good.select(axes).to_numpy().astype(np.int64, copy=False)
     seconds = good[_LATENCY].to_numpy() * 1e-3
     try:
@@ -337,4 +337,4 @@ def _to_grid(rows: pl.DataFrame, place: str, path: Path, layout: Layout) -> Read
     except (ValueError, OverflowError) as error:
         return Read(None, _describe_skipped(place, error))
     framework, version = path.parts[-3:-1]
-    return Read(Table(grid, Source(framework, version, place)), problem_said)
+    return Read(Table(grid, Source(framework, version, place)), problem_found)

@@ -37,7 +37,7 @@ class Source:
     kernel: str = ""
     """The kernel as the table names it; of an interpolated time that of the nearest measured shape."""
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Return ``vllm 0.24.0, torch.nn.functional.linear``."""
         name = f"{self.framework} {self.version}"
         return f"{name}, {self.kernel}" if self.kernel else name

@@ -131,7 +131,7 @@ def _row(
     base = line_path([(x.start, y), (x.end, y)])
     parts.append(svg.element("path", d=base, class_="lpo-grid"))
     for dot in dots:
-        words = f"{row.label}: {_text(dot, formatter)}"
+        text = f"{row.label}: {_text(dot, formatter)}"
         if dot.low is not None and dot.high is not None:
             span = line_path([(x.clamp(dot.low), y), (x.clamp(dot.high), y)])
             ends = "".join(
@@ -140,18 +140,18 @@ def _row(
             parts.append(svg.element("path", d=span + ends, class_="lpo-roof"))
         extra: dict[str, str | float | None] = {"data_name": row.label, "data_value": repr(float(dot.value))}
         if focusable:
-            extra |= {"tabindex": "0", "role": "img", "aria_label": words}
-        parts.append(axes.mark(dot.kind, x(dot.value), y, 5.5, words, **extra))
+            extra |= {"tabindex": "0", "role": "img", "aria_label": text}
+        parts.append(axes.mark(dot.kind, x(dot.value), y, 5.5, text, **extra))
     if row.note:
         parts.append(svg.text(width - _PAD, y + 4, row.note, anchor="end", role="muted"))
     return parts
 
 
 def _text(dot: Dot, formatter: Formatter) -> str:
-    words = f"{dot.kind.name} {formatter(dot.value)}"
+    text = f"{dot.kind.name} {formatter(dot.value)}"
     if dot.low is not None and dot.high is not None:
-        words += f" ({formatter(dot.low)} to {formatter(dot.high)})"
-    return f"{words}, {dot.detail}" if dot.detail else words
+        text += f" ({formatter(dot.low)} to {formatter(dot.high)})"
+    return f"{text}, {dot.detail}" if dot.detail else text
 
 
 # Points of two metrics, and the Pareto front.
@@ -241,13 +241,13 @@ def _label(point: Point, x: float, y: float, space: LabelSpace) -> list[str]:
 
 
 def _mark(point: Point, x: Scale, y: Scale, x_format: Formatter, y_format: Formatter) -> str:
-    words = _describe_dot(point, x_format, y_format)
+    text = _describe_dot(point, x_format, y_format)
     extra: dict[str, str | float | None] = {"data_name": point.name}
     if point.front:  # the others would add hundreds of keyboard stops
-        extra |= {"tabindex": "0", "role": "img", "aria_label": words}
+        extra |= {"tabindex": "0", "role": "img", "aria_label": text}
     kind = _ON_FRONT if point.front else _BEHIND
     radius = _RADIUS if point.front else _RADIUS - 1
-    return axes.mark(kind, x(point.x), y(point.y), radius, words, **extra)
+    return axes.mark(kind, x(point.x), y(point.y), radius, text, **extra)
 
 
 def _describe_dot(point: Point, x_format: Formatter, y_format: Formatter) -> str:

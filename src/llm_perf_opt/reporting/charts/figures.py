@@ -69,10 +69,10 @@ def other_device_chart(devices: Sequence[OtherDevices], *, first_token: bool = F
         dots += [Dot(measured, _MEASURED)] if measured is not None else []
         label = _short_device(each.device) + (" (this run)" if each.is_own else "")
         term = f", {each.floor_term}" if each.floor_term is not None and not first_token else ""
-        said = f"{units.seconds(floor if expected is None else expected)}{term}"
+        shown = f"{units.seconds(floor if expected is None else expected)}{term}"
         if measured is not None:
-            said = f"{units.seconds(measured)}, measured"
-        rows.append(DotRow(label, dots, said, each.is_own))
+            shown = f"{units.seconds(measured)}, measured"
+        rows.append(DotRow(label, dots, shown, each.is_own))
     return dot_chart(f"{what}, by device", rows, x_label="Time (logarithmic)", log=True)
 
 
@@ -223,7 +223,7 @@ def kernel_roofline(
             continue
         target = kernel.target
         best = describe_target(target) if target is not None else None
-        words = (kernel.bound and f"{kernel.bound}-bound", kernel.phase, best)
+        parts = (kernel.bound and f"{kernel.bound}-bound", kernel.phase, best)
         points.append(
             RooflinePoint(
                 kernel.short_name,
@@ -231,7 +231,7 @@ def kernel_roofline(
                 at[1],
                 weight=kernel.share_ratio or 0.01,
                 group=kernel.family,
-                detail=", ".join(filter(None, words)),
+                detail=", ".join(filter(None, parts)),
                 data={"kernel": str(place), "full-name": kernel.name},
                 best_flops_per_s=at[1] * target.ratio if target is not None else None,
             )

@@ -133,12 +133,12 @@ def _bar(
     near, far = sorted((x(low), x(high)))
     shown = svg.fit(label, label_width)
     name = svg.text(x.start - 12, top + _BAR / 2 + 4, shown, anchor="end")
-    words = f"{label}: {note}"
+    text = f"{label}: {note}"
     return [
         name if shown == label else svg.element("g", svg.hover(label) + name),
         svg.element(
             "rect",
-            svg.hover(words),
+            svg.hover(text),
             x=near,
             y=top,
             width=max(far - near, 1.0),
@@ -148,7 +148,7 @@ def _bar(
             data_value=repr(float(high - low)),
             tabindex="0",
             role="img",
-            aria_label=words,
+            aria_label=text,
         ),
         svg.text(far + 8, top + _BAR / 2 + 4, note, role="muted lpo-halo"),
     ]

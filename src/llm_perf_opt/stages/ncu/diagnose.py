@@ -154,7 +154,7 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"Cuda driver is not compatible|driver resource was unavailable|Failed to prepare kernel",
         "driver",
-        "the CUDA driver does not work with this ncu, or another profiler holds the counters",
+        "the CUDA driver does not work with this ncu, or another profiler uses the counters",
         "stop other profilers (DCGM: dcgmi profile --pause) and use an ncu that fits the driver",
     ),
 )

@@ -178,11 +178,11 @@ def phase_groups(
     if not labels or (include != AUTO and not everywhere):
         return [PhaseGroup("", everywhere, tables)]
     if not wanted:
-        words = (
+        note = (
             f"no phase of the nsys capture ({', '.join(labels)}) is what ncu_cli.nvtx.include names "
             f"({', '.join(everywhere)}): kernels are chosen from all phases together"
         )
-        return [PhaseGroup("", everywhere, tables, (words,))]
+        return [PhaseGroup("", everywhere, tables, (note,))]
     groups = [PhaseGroup(label, own, {label: tables[label]}) for label, own in wanted.items()]
     if len(groups) == 1:
         return [PhaseGroup("", groups[0].include, groups[0].tables)]

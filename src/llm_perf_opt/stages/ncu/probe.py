@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.process.launch import run_probe
+from llm_perf_opt.process.launch import run_probe, stated_version
 from llm_perf_opt.process.tools import modified_ns
 
 _QUERY_TIMEOUT_S = 60.0
@@ -85,14 +84,7 @@ def assumed_ncu(executable: str | None = None) -> NcuCapabilities:
 
 @functools.lru_cache(maxsize=16)
 def _version(executable: str, _stamp: int) -> str:
-    answer = run_probe([executable, "--version"])
-    text = parse_version_text(answer.text)
-    if text is None:
-        raise ToolError(
-            f"{executable} does not answer as Nsight Compute: {answer.tail(3) or answer.ended}",
-            hint="check that the file is Nsight Compute's ncu and that it runs by hand",
-        )
-    return text
+    return stated_version(executable, "Nsight Compute", "ncu", parse_version_text)
 
 
 @functools.lru_cache(maxsize=16)

@@ -80,9 +80,10 @@ class ProfileSet:
         logs = (request.log_file, process.stdout_path, process.stderr_path)
         self._result.artifacts += [log for log in logs if log is not None and log.is_file()]
         if profiled.passes:
-            total = sum(profiled.passes)
+            total, many = sum(profiled.passes), len(profiled.passes)
+            launches = "1 launch" if many == 1 else f"{many} launches"
             self._progress.say(
-                f"{request.name}: {len(profiled.passes)} launches profiled in {total} passes, "
+                f"{request.name}: {launches} profiled in {total} {'pass' if total == 1 else 'passes'}, "
                 f"{units.seconds(process.seconds)} with loading"
             )
         return profiled

@@ -67,8 +67,8 @@ class NcuStage(Stage):
         if not device.startswith("cuda") and not command:
             return [*problems, Problem("skip", "no CUDA device: ncu has no kernels to profile", _NO_GPU_FIX)]
         if (permission := counter_permission()).allowed is False:
-            words = f"performance counters may not be read here: {permission.reason}"
-            return [*problems, Problem("skip", words, permission.fix or "")]
+            message = f"performance counters may not be read here: {permission.reason}"
+            return [*problems, Problem("skip", message, permission.fix or "")]
         problems += memory_problems(context.config, self.name)
         if not problems:
             try:
@@ -142,8 +142,8 @@ class NcuStage(Stage):
             return Facts(stage=self.name)
         if strange := sorted(path.name for path in {*captures} - {*own} if path.is_file()):
             # The folder is read as a whole: files of other runs cannot be distinguished inside it.
-            words = f"Counters are not read: {', '.join(strange)} in {self.name}/ is not of this run; move it away."
-            return Facts(stage=self.name, notes=[words])
+            note = f"Counters are not read: {', '.join(strange)} in {self.name}/ is not of this run; move it away."
+            return Facts(stage=self.name, notes=[note])
         return collect(self.name, [Part("ncu capture", functools.partial(ncu_facts, folder))])
 
 

@@ -118,8 +118,10 @@ def _type_errors(config: NsysConfig) -> list[ConfigError]:
     errors = []
     for key in ("trace", "nvtx_capture"):
         value = getattr(config, key)
-        words = value if isinstance(value, list) else [value]
-        if not all(isinstance(word, str) for word in words) and not (key == "nvtx_capture" and value is None):
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(word, str) for word in values) and not (
+            key == "nvtx_capture" and value is None
+        ):
             full = f"pipeline.nsys.{key}"
             errors.append(
                 ConfigError(f"{full}={value} is not a name", hint="give a name or a list", key=full)

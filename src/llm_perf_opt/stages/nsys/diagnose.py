@@ -127,7 +127,7 @@ def diagnose(evidence: Evidence) -> Fault | None:
         return Fault(
             "program-crashed",
             "failed",
-            f"the program under nsys ended with {_exit_description(process)}; the report holds what came before\n"
+            f"the program under nsys ended with {_exit_description(process)}; the report contains what came before\n"
             + _quoted(process),
             _PROGRAM_FIX,
         )
@@ -149,7 +149,7 @@ def no_kernels(device: str, *, traced: bool) -> Fault | None:
         "no-cuda",
         "degraded",
         "no GPU kernels in the trace although CUDA was traced",
-        "check that the program launches kernels inside the captured range, that no other profiler holds CUPTI, "
+        "check that the program launches kernels inside the captured range, that no other profiler uses CUPTI, "
         "and that this nsys supports the driver (nsys status -e)",
     )
 
@@ -166,7 +166,7 @@ def _limit_reached(evidence: Evidence) -> Fault:
         fix = "raise pipeline.nsys.max_bytes, capture one range (capture_range=nvtx), or trace less"
     kind = "hang" if process.ended == "timeout" else "size"
     if evidence.reports:
-        return Fault(kind, "degraded", f"{what}; the report holds what came before", fix)
+        return Fault(kind, "degraded", f"{what}; the report contains what came before", fix)
     if evidence.trigger and not evidence.opened:
         what += f"; it had not come to {evidence.trigger}"
     return Fault(kind, "failed", f"{what}; no report was written\n{_quoted(process)}".rstrip(), fix)
@@ -174,7 +174,7 @@ def _limit_reached(evidence: Evidence) -> Fault:
 
 def _tool_killed(evidence: Evidence) -> Fault:
     """Return the fault of a killed nsys: it passes on the program's signal as an exit code, so a signal means nsys itself."""
-    what = "the report holds what came before" if evidence.reports else "no report was written"
+    what = "the report contains what came before" if evidence.reports else "no report was written"
     return Fault(
         "tool-killed",
         "failed",
@@ -195,14 +195,14 @@ def _nothing_captured(evidence: Evidence) -> Fault:
             return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, again)
     if evidence.streams:
         crashed = _program_failed(evidence)
-        said = re.search(
+        reported = re.search(
             r"Import(?:er error status|ation error|er error|\w* failed).*", process.text, re.IGNORECASE
         )
         return Fault(
             "importer",
             "failed",
             "nsys left only its raw stream (.qdstrm): the importer made no report of it"
-            + (f" ({said.group().strip()})" if said else "")
+            + (f" ({reported.group().strip()})" if reported else "")
             + (
                 f"; the program itself ended with {_exit_description(process)}\n" + _quoted(process)
                 if crashed

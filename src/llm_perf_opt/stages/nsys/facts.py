@@ -33,9 +33,9 @@ def nsys_facts(path: Path) -> Facts:
         facts = summarise_timeline(found, attribution=attribution, source=str(path))
         captures = [Capture(path, found, facts, attribution, tool="nsys", covers_run=True, tables=True)]
         engine = engine_facts("nsys", found, attribution)
-        said = Facts(metrics=engine.metrics, sections=engine.sections, notes=engine.notes)
+        of_engine = Facts(metrics=engine.metrics, sections=engine.sections, notes=engine.notes)
     else:
-        of, said = captured_range(path, read_capture_configuration(path)), Facts()
+        of, of_engine = captured_range(path, read_capture_configuration(path)), Facts()
         parts: list[tuple[KernelTotals, CapturedRange | None]] = [*split_by_phase(found)]
         captures = []
         for table, part in parts or [(found, of)]:
@@ -44,7 +44,7 @@ def nsys_facts(path: Path) -> Facts:
             captures.append(
                 Capture(path, table, facts, tool="nsys", covers_run=True, tables=not captures, range=part)
             )
-    return replace(said, sources={"nsys": (path,)}, captures=captures, origins=_origins(captures))
+    return replace(of_engine, sources={"nsys": (path,)}, captures=captures, origins=_origins(captures))
 
 
 def _origins(captures: Sequence[Capture]) -> list[CaptureOrigin]:
@@ -87,7 +87,7 @@ def _facts_of_ranks(path: Path, found: Timeline, parts: dict[int, Timeline]) -> 
     from llm_perf_opt.analysis.timeline.engines import engine_facts
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 
-    captures, said = [], Facts()
+    captures, of_engine = [], Facts()
     reported = {rank: size for _, rank, size in found.facts.get("rank_processes") or []}
     first = min(parts)
     for rank, part in parts.items():
@@ -99,17 +99,17 @@ def _facts_of_ranks(path: Path, found: Timeline, parts: dict[int, Timeline]) -> 
         )
         if rank == first:
             engine = engine_facts("nsys", part, attribution)
-            said = Facts(metrics=engine.metrics, sections=engine.sections, notes=engine.notes)
+            of_engine = Facts(metrics=engine.metrics, sections=engine.sections, notes=engine.notes)
     how = (
-        f"{len(parts)} processes that say which rank they are"
+        f"{len(parts)} processes that name their rank"
         if reported
         else f"{len(parts)} processes that talk to one another: they are taken for ranks, numbered in the order of their devices"
     )
     note = f"{path.name} holds {how}. Tables of single launches are those of rank {first}."
     return replace(
-        said,
+        of_engine,
         sources={"nsys": (path,)},
         captures=captures,
         origins=_origins(captures),
-        notes=[*said.notes, note],
+        notes=[*of_engine.notes, note],
     )

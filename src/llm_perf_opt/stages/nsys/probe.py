@@ -7,9 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.process.isolate import isolated
-from llm_perf_opt.process.launch import run_probe
+from llm_perf_opt.process.launch import run_probe, stated_version
 from llm_perf_opt.process.tools import modified_ns
 from llm_perf_opt.stages.nsys.config import NsysConfig
 
@@ -54,14 +53,7 @@ def probe_nsys(executable: Path | str) -> NsysCapabilities:
 
 @functools.lru_cache(maxsize=16)
 def _version(executable: str, _stamp: int) -> str:
-    version = run_probe([executable, "--version"])
-    text = parse_version_text(version.text)
-    if text is None:
-        raise ToolError(
-            f"{executable} does not answer as Nsight Systems: {version.tail(3) or version.ended}",
-            hint="check that the file is Nsight Systems' nsys and that it runs by hand",
-        )
-    return text
+    return stated_version(executable, "Nsight Systems", "nsys", parse_version_text)
 
 
 @functools.lru_cache(maxsize=16)

@@ -311,7 +311,7 @@ def _range_problems(context: StageContext, config: NsysConfig) -> list[Problem]:
 
 def _earlier_capture(folder: Path) -> ConfigError:
     return ConfigError(
-        f"{folder} holds an earlier capture and pipeline.nsys.force_overwrite is false",
+        f"{folder} contains an earlier capture and pipeline.nsys.force_overwrite is false",
         hint="set pipeline.nsys.force_overwrite=true, or choose another artifacts.runs_dir",
         key="pipeline.nsys.force_overwrite",
     )

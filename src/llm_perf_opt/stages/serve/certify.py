@@ -50,9 +50,9 @@ def certify_client(log_dir: Path, *, seconds: float = 0.6) -> Certificate:
         limit = time.monotonic() + _START_S
         while not port:
             if not stub.is_running or time.monotonic() > limit:
-                said = stub.stop().tail(3)
+                output = stub.stop().tail(3)
                 raise ToolError(
-                    f"the stub server of the client's certification did not start: {said}",
+                    f"the stub server of the client's certification did not start: {output}",
                     hint=f"see {log_dir}/client-stub.stderr.log",
                 )
             time.sleep(0.02)
@@ -114,10 +114,10 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
                 ),
                 0,
             )
-            asked = json.loads(await reader.readexactly(length))
+            request = json.loads(await reader.readexactly(length))
             writer.write(_HEAD)
-            await _send_events(writer, asked["max_tokens"], asked.get("prompt", ""))
-            writer.write(_chunked(_LAST % asked["max_tokens"]) + b"0\r\n\r\n")
+            await _send_events(writer, request["max_tokens"], request.get("prompt", ""))
+            writer.write(_chunked(_LAST % request["max_tokens"]) + b"0\r\n\r\n")
             await writer.drain()
     writer.close()
 

@@ -402,11 +402,11 @@ class LoadClient:
         record.reason = self.target.masked(reason)[:_MOST_REASON]
 
     async def _refused(self, response: Any, record: RequestRecord) -> None:
-        said = (await _read_bounded(response, 4096)).decode("utf-8", errors="replace")
+        answer = (await _read_bounded(response, 4096)).decode("utf-8", errors="replace")
         status = REJECTED if response.status == 429 else ERROR
         if 300 <= response.status < 400:
-            said = "redirects are not followed"
-        self._fail(record, status, f"HTTP {response.status}: {' '.join(said.split())}")
+            answer = "redirects are not followed"
+        self._fail(record, status, f"HTTP {response.status}: {' '.join(answer.split())}")
 
     async def _read(
         self, response: Any, planned: PlannedRequest, record: RequestRecord, *, keep_text: bool
@@ -512,7 +512,7 @@ class _Stream:
         if not self.done and not self.finished:
             record.status, record.reason = DISCONNECTED, "the stream ended without a finish reason"
         elif not record.token_s:
-            record.status, record.reason = ERROR, "the answer holds no token"
+            record.status, record.reason = ERROR, "the answer contains no token"
         else:
             record.end_s = record.token_s[-1]
 

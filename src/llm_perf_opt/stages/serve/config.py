@@ -280,7 +280,7 @@ def parse_url(text: str, name: str = "url") -> SplitResult:
     if parts.username or parts.password:
         raise _refuse(
             name,
-            "holds a user name or password",
+            "contains a user name or password",
             f"put the key into a variable and name it: {key_of('api_key_env')}",
         )
     if name == "url" and (parts.query or parts.fragment):

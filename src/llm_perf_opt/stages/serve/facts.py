@@ -87,8 +87,8 @@ def _read_window(run_dir: Path, path: Path, steps: Sequence[Path]) -> ProfiledWi
     window.label = label if isinstance(label, str) else None
     window.stop_s = float(stop) if isinstance(stop, int | float) and 0 <= stop < 1e7 else None
     window.is_salvaged = bool(document.get("salvaged"))
-    said = [document.get("problem"), *(document.get("notes") or [])]
-    window.notes = [str(note)[:500] for note in said if note] + window.notes
+    notes = [document.get("problem"), *(document.get("notes") or [])]
+    window.notes = [str(note)[:500] for note in notes if note] + window.notes
     return window
 
 
@@ -113,7 +113,7 @@ def serving_facts(
     records = read_serving(results, optional=others) if tolerant else read_serving([*results, *others])
     if steps and not records.steps and not tolerant:
         raise InputError(
-            f"{steps[0]} holds no step records",
+            f"{steps[0]} contains no step records",
             hint="give steps.jsonl of the vLLM plug-in, a server log with iteration details, or forward-pass metrics",
             path=str(steps[0]),
         )
@@ -148,7 +148,7 @@ def _json_document(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}", path=str(path)) from error
     if not isinstance(document, dict):
-        raise InputError(f"{path} does not hold an object", path=str(path))
+        raise InputError(f"{path} is not an object", path=str(path))
     return document
 
 

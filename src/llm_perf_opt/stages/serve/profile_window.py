@@ -87,9 +87,9 @@ async def profile_load(
             f"not started: the traces may take {window.forecast_bytes} bytes, and {free} are free"
         )
         return window
-    status, said = await asyncio.to_thread(server.get, "/start_profile", post=True, timeout_s=_START_S)
+    status, answer = await asyncio.to_thread(server.get, "/start_profile", post=True, timeout_s=_START_S)
     if status != 200:
-        window.problem = _describe_refusal(status, said)
+        window.problem = _describe_refusal(status, answer)
         return window
     window.begin_s = time.time()
     try:
@@ -98,18 +98,18 @@ async def profile_load(
         window.notes.append(f"the load did not end within {config.profile_timeout_s:g} s and was stopped")
     window.end_s = time.time()
     began = time.monotonic()
-    status, said = await asyncio.to_thread(
+    status, answer = await asyncio.to_thread(
         server.get, "/stop_profile", post=True, timeout_s=config.profile_timeout_s
     )
     window.stop_s = time.monotonic() - began
     if status != 200:
-        window.notes.append(f"/stop_profile: {_describe_status(status, said)}")
+        window.notes.append(f"/stop_profile: {_describe_status(status, answer)}")
     await _wait_for_traces(server, folder / TRACES, ranks, config.profile_timeout_s)
     check_traces(window, folder / TRACES, ranks)
     return window
 
 
-def _describe_refusal(status: int | None, said: str) -> str:
+def _describe_refusal(status: int | None, answer: str) -> str:
     if status == 404:
         return (
             "the server has no /start_profile: it was started without --profiler-config "
@@ -117,11 +117,11 @@ def _describe_refusal(status: int | None, said: str) -> str:
         )
     if status == 409:
         return "the server is being profiled already (409): stop that profile first"
-    return f"/start_profile: {_describe_status(status, said)}"
+    return f"/start_profile: {_describe_status(status, answer)}"
 
 
-def _describe_status(status: int | None, said: str) -> str:
-    return f"no answer ({said[:200]})" if status is None else f"HTTP {status} {said[:200]}".rstrip()
+def _describe_status(status: int | None, answer: str) -> str:
+    return f"no answer ({answer[:200]})" if status is None else f"HTTP {status} {answer[:200]}".rstrip()
 
 
 def _files(folder: Path) -> list[Path]:

@@ -125,7 +125,7 @@ def _is_name(value: object) -> bool:
     )
 
 
-def _ask(url: str, path: str, method: str, headers: dict[str, str], limit_s: float) -> tuple[int, bytes]:
+def _request(url: str, path: str, method: str, headers: dict[str, str], limit_s: float) -> tuple[int, bytes]:
     """Return HTTP status and the start of the response, after at most ``limit_s`` in total.
 
     The limit of a socket is one of each packet: a server that sends a byte a second, or "100 Continue" without end, would never
@@ -185,7 +185,7 @@ class Server:
         self.step_lines: deque[tuple[float, str]] = deque(maxlen=_MOST_STEP_LINES)
         """Lines of the log that describe steps, with the time at which they came."""
         self._began: float | None = None
-        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+        self._last_output: deque[str] = deque(maxlen=_LAST_LINES)
 
     @property
     def is_alive(self) -> bool:
@@ -199,7 +199,7 @@ class Server:
 
     def last_lines(self) -> str:
         """Return the end of the server's log, masked."""
-        return self.masked("\n".join(self._said))
+        return self.masked("\n".join(self._last_output))
 
     def masked(self, text: str) -> str:
         """Return a text without secrets."""
@@ -227,12 +227,12 @@ class Server:
                 self.ready_s = time.monotonic() - began
                 yield self
             finally:
-                asked = time.monotonic()
+                requested = time.monotonic()
                 self.result = process.stop()
-                self.stop_s = time.monotonic() - asked
+                self.stop_s = time.monotonic() - requested
 
     def _take_line(self, line: str) -> None:
-        self._said.append(line)
+        self._last_output.append(line)
         if self.engine.step_mark is not None and self.engine.step_mark in line:
             self.step_lines.append((time.time(), line))
         if (
@@ -273,10 +273,10 @@ class Server:
         """Return why the server is not healthy; ``None``: it is healthy."""
         reason = "no answer"
         for path in self.engine.health_paths:
-            status, said = self.get(path)
+            status, answer = self.get(path)
             if status == 200:
                 return None
-            reason = f"{path}: {f'HTTP {status}' if status else said}"
+            reason = f"{path}: {f'HTTP {status}' if status else answer}"
             if status is not None and 300 <= status < 400:
                 reason += " (redirects are not followed)"
             if status != 404:
@@ -287,7 +287,7 @@ class Server:
         """Return (HTTP status, start of the response); status ``None``: no response."""
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
-            status, data = _ask(self.url, path, "POST" if post else "GET", headers, timeout_s)
+            status, data = _request(self.url, path, "POST" if post else "GET", headers, timeout_s)
         except (http.client.HTTPException, OSError, ValueError) as error:
             return None, self.masked(str(error) or type(error).__name__)[:_MOST_MESSAGE]
         text = data.decode("utf-8", errors="replace")
@@ -310,9 +310,9 @@ class Server:
         return engine, version if _is_name(version) else None
 
     def _document(self, path: str) -> dict[str, Any]:
-        status, said = self.get(path)
+        status, answer = self.get(path)
         try:
-            found = json.loads(said) if status == 200 else {}
+            found = json.loads(answer) if status == 200 else {}
         except (ValueError, RecursionError):
             found = {}
         return found if isinstance(found, dict) else {}

@@ -439,9 +439,10 @@ class _Run:
                 self.notes.append("The server refuses ignore_eos: answers may be shorter than requested.")
         failed = [one for one in result.records if one.status != "ok"]
         if len(failed) == len(result.records):
-            said = server.last_lines()
+            output = server.last_lines()
             raise ToolError(
-                f"no request of the warm-up was answered: {failed[0].reason}" + (f"\n{said}" if said else ""),
+                f"no request of the warm-up was answered: {failed[0].reason}"
+                + (f"\n{output}" if output else ""),
                 hint=f"check {key_of('model')}, {key_of('endpoint')} and the server's log",
             )
         short = [

@@ -69,7 +69,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     )
     if not len(timeline.ops) and not facts.operators:
         raise InputError(
-            f"{path} holds no operator and no kernel",
+            f"{path} contains no operator and no kernel",
             hint="give a trace that torch.profiler exported after work was done",
             path=str(path),
         )
@@ -181,7 +181,7 @@ def traces_facts(paths: Sequence[Path]) -> Facts:
     from llm_perf_opt.analysis.operators.table import add_up
     from llm_perf_opt.analysis.ranks import kept_in_bounds  # NumPy is imported only if captures are read
 
-    found = list(kept_in_bounds(_kept_small(trace_facts(path)) for path in paths))
+    found = list(kept_in_bounds(_release_details(trace_facts(path)) for path in paths))
     runs = [each for each in found if not each.recordings]
     recordings = [each for each in found if each.recordings]
     if runs:
@@ -200,7 +200,7 @@ def exports_facts(paths: Sequence[Path]) -> Facts:
     return merge_facts("", list(kept_in_bounds(map(nsys_facts, paths))))
 
 
-def _kept_small(facts: Facts) -> Facts:
+def _release_details(facts: Facts) -> Facts:
     """Release data that is no longer needed, to bound the memory of many ranks."""
     from llm_perf_opt.captures.timeline import Timeline, no_spans
 

@@ -157,7 +157,7 @@ def _add_memory(
     )
 
 
-def document_notes(document: StaticDocument, phases: Collection[str]) -> list[str]:
+def _document_notes(document: StaticDocument, phases: Collection[str]) -> list[str]:
     """Return notes on unknown values and mismatches; ``phases`` are those the model has."""
     notes = []
     missing = [phase for phase in phases if phase not in document.static.phases]
@@ -170,7 +170,9 @@ def document_notes(document: StaticDocument, phases: Collection[str]) -> list[st
             f" {check.closed_form_flops:.0f} (difference {difference:+.0f}); the count is reported"
         )
     if document.static.coverage.unknown_ops:
-        notes.append("operators of unknown cost were met: " + ", ".join(document.static.coverage.unknown_ops))
+        notes.append(
+            "operators of unknown cost were found: " + ", ".join(document.static.coverage.unknown_ops)
+        )
     return notes
 
 
@@ -506,5 +508,5 @@ class StaticCounter:
         notes = list(self.notes)
         if self.closed_form is None and self.use_closed_forms:
             notes.append(f"no cross-check by closed form: {self._no_closed_form}")
-        notes += document_notes(document, self.adapter.phases)
+        notes += _document_notes(document, self.adapter.phases)
         return list(dict.fromkeys(notes))

@@ -60,7 +60,7 @@ def ensure_pages(config: GeneratedConfig) -> Path:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         temporary = Path(tempfile.mkdtemp(prefix="llm-perf-opt-pages-"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        LOGGER.warning("the page cache cannot be used (%s): pages are made anew in %s", reason, temporary)
+        LOGGER.warning("the page cache cannot be used (%s): pages are generated in %s", reason, temporary)
         return _cached_pages(temporary / _cache_key(config), config)
 
 

@@ -126,7 +126,7 @@ def _from_file(path: Path) -> list[Sample]:
     numbered = [(number, line.strip("\r")) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
         raise InputError(
-            f"{printable(path)} holds no prompts",
+            f"{printable(path)} contains no prompts",
             hint="write one prompt per line",
             key="dataset.prompts_file",
         )

@@ -77,9 +77,7 @@ def _warn_of_short_batches(wanted: int, samples: int) -> None:
             "dataset.sampling.num_epochs, dataset.synthetic_count)",
             wanted,
             samples,
-            f"batches of {samples} are run"
-            if samples < wanted
-            else f"the last batch holds {samples % wanted}",
+            f"batches of {samples} are run" if samples < wanted else f"the last batch has {samples % wanted}",
             wanted,
         )
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Time of single components (SAM, CLIP, projector, …) by forward hooks that exist only while a phase runs.
 
 
-class ComponentTimers:
+class _ComponentTimers:
     """Marks before and after every call of each component, under a range of the component's name."""
 
     def __init__(
@@ -433,7 +433,7 @@ class Engine:
         stop = min(limit, stop_after or limit)
         if self.settles_per_shape:  # a shorter pass keeps the shape of a whole one, which is already compiled
             limit = max(limit, self.new_token_limit(batch))
-        timers = ComponentTimers(
+        timers = _ComponentTimers(
             self.model, self.adapter.components() if components else {}, self.clock, self._ranges
         )
         log = self.compilations
@@ -517,7 +517,7 @@ class Engine:
     def _phase_before_prefill(self) -> str | None:
         return next((phase for phase in BEFORE_PREFILL if phase in self.adapter.phases), None)
 
-    def _before_prefill(self, batch: Batch, timers: ComponentTimers) -> tuple[Any, dict[str, float]]:
+    def _before_prefill(self, batch: Batch, timers: _ComponentTimers) -> tuple[Any, dict[str, float]]:
         """Run the vision tower or the encoder, where the model has one; return its result and time by phase."""
         name = self._phase_before_prefill()
         if name is None:
@@ -529,7 +529,7 @@ class Engine:
         return features, {name: self.clock.seconds(*marks)}
 
     def _prefill(
-        self, batch: Batch, features: Any, cache: Any, sequence: Sequences, timers: ComponentTimers
+        self, batch: Batch, features: Any, cache: Any, sequence: Sequences, timers: _ComponentTimers
     ) -> float:
         marks: list[Any] = []
         with timers.watch("prefill"), self._phase("prefill", marks):

@@ -83,13 +83,13 @@ def _describe_attempt(attempt: Attempt) -> str:
 
 def _amounts(found: Shortage, device: str) -> Iterator[str]:
     if found.tried_bytes is not None:
-        words = f"{units.size(found.tried_bytes)} more were requested"
+        text = f"{units.size(found.tried_bytes)} more were requested"
         if found.free_bytes is not None:
-            words += f", {units.size(found.free_bytes)} were free"
+            text += f", {units.size(found.free_bytes)} were free"
             # A kernel may also reject sizes by its own limits, regardless of available memory.
             if found.missing_bytes:
-                words += f": {units.size(found.missing_bytes)} were missing"
-        yield words
+                text += f": {units.size(found.missing_bytes)} were missing"
+        yield text
     if found.total_bytes is not None:
         taken = (
             f", of which torch had {units.size(found.allocated_bytes)} in use"
@@ -163,7 +163,7 @@ class PhaseMemory:
             entry["reserved_bytes"] = max(entry["reserved_bytes"], held)
 
 
-class AllocatorMeter:
+class _AllocatorMeter:
     """All that torch's allocator of an accelerator holds, weights included."""
 
     counts: Literal["allocator", "process"] = "allocator"
@@ -194,7 +194,7 @@ class ResidentMeter:
         self._status, self._clear = proc / "status", proc / "clear_refs"
         gc.collect()
         self.reset()
-        self._ground = self._high_water()
+        self._base_bytes = self._high_water()
 
     def reset(self) -> None:
         """Make the kernel start a new peak at the current size."""
@@ -203,7 +203,7 @@ class ResidentMeter:
     def peaks(self) -> tuple[int, int]:
         """Return the peak above the base level, and the total."""
         whole = self._high_water()
-        return max(0, whole - self._ground), whole
+        return max(0, whole - self._base_bytes), whole
 
     def _high_water(self) -> int:
         for line in self._status.read_text().splitlines():
@@ -218,7 +218,7 @@ def memory_meter(device: str) -> MemoryMeter | str:
         accelerator = open_accelerator(device)
         if accelerator.peak_memory() is None:
             return f"torch's allocator of {device} does not count what it holds"
-        return AllocatorMeter(accelerator)
+        return _AllocatorMeter(accelerator)
     try:
         return ResidentMeter()
     except OSError as error:
@@ -294,12 +294,12 @@ def require_room(device: str) -> None:
     needed, held = accelerator.peak_memory(), release_model(accelerator)
     if held is None or held.reserved_bytes <= TOLERANCE_BYTES:
         return
-    said = f"this process still holds {units.size(held.reserved_bytes)} of {device}"
+    text = f"this process still holds {units.size(held.reserved_bytes)} of {device}"
     free = accelerator.free_bytes()
     if free is not None and needed is not None and free < needed.allocated_bytes:
         raise ToolError(
-            f"{said}: the captured program needs about {units.size(needed.allocated_bytes)}, and {units.size(free)} are free",
+            f"{text}: the captured program needs about {units.size(needed.allocated_bytes)}, and {units.size(free)} are free",
             hint="capture in a run of its own: pipeline.torch_profiler.enable=false pipeline.direct_inference.enable=false "
             "pipeline.telemetry.enable=false",
         )
-    LOGGER.warning("%s while the captured program runs", said)
+    LOGGER.warning("%s while the captured program runs", text)

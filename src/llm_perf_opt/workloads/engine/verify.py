@@ -58,7 +58,7 @@ def verify_tokens(engine: Engine, samples: Sequence[Sample], answers: Sequence[S
         )
     if expected is None:
         return TokenCheck(
-            None, f"tokens were not checked: adapter {engine.adapter.name} has no generate() to ask"
+            None, f"tokens were not checked: adapter {engine.adapter.name} has no generate() to compare with"
         )
     tolerance = _TOLERANCES.get(str(engine.dtype).removeprefix("torch."), _COARSEST)
     differing = _first_difference(samples, answers, expected, tolerance)

@@ -145,25 +145,25 @@ def _module_states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]
                 yield from _tensors(value, f"{name}.{attribute}")
 
 
-def _tensors(thing: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(node: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield tensors of a cache, its layers, lists and mappings; counters (at most one axis) are excluded."""
     import torch
 
-    if isinstance(thing, torch.Tensor):
-        if thing.ndim > 1:
-            yield path, thing
-    elif isinstance(thing, Mapping):
-        for key, value in thing.items():
+    if isinstance(node, torch.Tensor):
+        if node.ndim > 1:
+            yield path, node
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
             yield from _tensors(value, f"{path}.{key}")
-    elif isinstance(thing, list | tuple):
-        for place, value in enumerate(thing):
+    elif isinstance(node, list | tuple):
+        for place, value in enumerate(node):
             yield from _tensors(value, f"{path}.{place}")
-    elif _is_cache(thing):
-        yield from _tensors(vars(thing), path)
+    elif _is_cache(node):
+        yield from _tensors(vars(node), path)
 
 
-def _is_cache(thing: Any) -> bool:
+def _is_cache(value: Any) -> bool:
     from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin
 
-    known = isinstance(thing, Cache | CacheLayerMixin | LinearAttentionCacheLayerMixin)
-    return known or "cache" in type(thing).__name__.lower()
+    known = isinstance(value, Cache | CacheLayerMixin | LinearAttentionCacheLayerMixin)
+    return known or "cache" in type(value).__name__.lower()

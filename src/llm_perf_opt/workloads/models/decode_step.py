@@ -165,21 +165,21 @@ def _refuse_unsteady(before: Mapping[str, Any], after: Mapping[str, Any]) -> Non
         )
 
 
-def _entries(thing: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _entries(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     import torch
 
-    if isinstance(thing, torch.Tensor):
-        yield path, (thing.data_ptr(), tuple(thing.shape))
-    elif isinstance(thing, bool | int | float | str):
-        yield path, thing
-    elif isinstance(thing, Mapping):
-        for key, value in thing.items():
+    if isinstance(node, torch.Tensor):
+        yield path, (node.data_ptr(), tuple(node.shape))
+    elif isinstance(node, bool | int | float | str):
+        yield path, node
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
             yield from _entries(value, f"{path}.{key}")
-    elif isinstance(thing, list | tuple):
-        for place, value in enumerate(thing):
+    elif isinstance(node, list | tuple):
+        for place, value in enumerate(node):
             yield from _entries(value, f"{path}.{place}")
-    elif type(thing).__module__.startswith("transformers") and hasattr(thing, "__dict__"):
-        yield from _entries(vars(thing), path)
+    elif type(node).__module__.startswith("transformers") and hasattr(node, "__dict__"):
+        yield from _entries(vars(node), path)
 
 
 def _first_line(error: BaseException) -> str:

@@ -113,7 +113,7 @@ class OcrAdapter(TransformersAdapter):
     def _config(self) -> Any:
         """Dimensions: the checkpoint's, or those of ``model.arch``."""
 
-    def say_arch_is_not_used(self) -> None:
+    def note_unused_arch(self) -> None:
         """Log which is used if both dimensions and a checkpoint are given."""
         if self.config.arch:
             LOGGER.info(
@@ -441,12 +441,12 @@ class DeepseekOcr2Adapter(OcrAdapter):
             return _ocr2_config(self.config.arch)
         from transformers import DeepseekOcr2Config
 
-        self.say_arch_is_not_used()
+        self.note_unused_arch()
         directory = loading.checkpoint_dir(str(self.config.path))
         kind = loading.read_json(directory / "config.json").get("model_type")
         if kind != DeepseekOcr2Config.model_type:
             raise InputError(
-                f"{directory} holds a '{kind}' model, not DeepSeek-OCR-2 in transformers' format",
+                f"{directory} contains a '{kind}' model, not DeepSeek-OCR-2 in transformers' format",
                 hint="use the checkpoint deepseek-community/DeepSeek-OCR-2, or the adapter of this one",
                 path=str(directory),
             )
@@ -565,7 +565,7 @@ class DeepseekOcrAdapter(OcrAdapter):
     @functools.cached_property
     def _config(self) -> Any:
         if self.weights() == "real":
-            self.say_arch_is_not_used()
+            self.note_unused_arch()
             return _config_of_checkpoint(str(self.config.path))
         return _ocr_config(self.config.arch)
 
@@ -622,7 +622,7 @@ def _config_of_checkpoint(path: str) -> Any:
         return _native_config(directory, document)
     if kind not in _VENDOR_TYPES:
         raise InputError(
-            f"{directory} holds a '{kind}' model, not DeepSeek-OCR v1",
+            f"{directory} contains a '{kind}' model, not DeepSeek-OCR v1",
             hint="choose the adapter of this checkpoint: model=hf_causal_lm for text models, model=deepseek_ocr2 for DeepSeek-OCR-2",
             path=str(directory),
         )

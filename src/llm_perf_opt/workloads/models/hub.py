@@ -70,13 +70,13 @@ def _unreachable() -> str | None:
         return f"HF_ENDPOINT={endpoint} is not a URL"
     # A thread, because resolving the name has no time limit of its own.
     answers: list[str | None] = []
-    asking = threading.Thread(target=lambda: answers.append(_ask(endpoint)), daemon=True)
+    asking = threading.Thread(target=lambda: answers.append(_request(endpoint)), daemon=True)
     asking.start()
     asking.join(_TIMEOUT_S)
     return answers[0] if answers else f"no answer within {_TIMEOUT_S:g} s"
 
 
-def _ask(endpoint: str) -> str | None:
+def _request(endpoint: str) -> str | None:
     """Send one request without retries; return the reason for a failure."""
     request = urllib.request.Request(f"{endpoint}/api/models?limit=1", method="HEAD")
     try:

@@ -160,13 +160,13 @@ def checkpoint_dir(path: str) -> Path:
     if not directory.is_dir():
         raise InputError(
             f"model.path is not a directory: {path}",
-            hint="give the directory that holds config.json and *.safetensors",
+            hint="give the directory that contains config.json and *.safetensors",
             path=path,
         )
     if not (directory / "config.json").is_file():
         raise InputError(
             f"no config.json in {directory}",
-            hint="give the directory that holds config.json and *.safetensors",
+            hint="give the directory that contains config.json and *.safetensors",
             path=str(directory),
         )
     return directory
@@ -250,7 +250,7 @@ def load_pretrained(
             raise  # not an error of the checkpoint
         raise InputError(
             f"cannot load {source}: {_first_line(error)}",
-            hint="check that the directory holds this architecture's weights",
+            hint="check that the directory contains this architecture's weights",
             path=source,
         ) from error
     except (ValueError, ImportError) as error:
@@ -272,16 +272,16 @@ def _without_accelerate() -> Iterator[None]:
     """
     from transformers.integrations import accelerate as integration
 
-    asked = "is_accelerate_available"
-    original = getattr(integration, asked, None)
+    name = "is_accelerate_available"
+    original = getattr(integration, name, None)
     if original is None or original():
         yield
         return
-    setattr(integration, asked, lambda *_args, **_kwargs: True)
+    setattr(integration, name, lambda *_args, **_kwargs: True)
     try:
         yield
     finally:
-        setattr(integration, asked, original)
+        setattr(integration, name, original)
 
 
 @contextlib.contextmanager
@@ -357,7 +357,7 @@ def make_config(
     from huggingface_hub.errors import StrictDataclassError
 
     plain = {str(name): value for name, value in arch.items()}
-    check_keys(
+    _check_arch_keys(
         kind, {name: value for name, value in plain.items() if document is None or name not in document}, key
     )
     try:
@@ -371,7 +371,7 @@ def make_config(
         ) from error
 
 
-def check_keys(kind: Any, arch: Mapping[str, Any], key: str) -> None:
+def _check_arch_keys(kind: Any, arch: Mapping[str, Any], key: str) -> None:
     """Reject unknown keys, at every level, with the nearest known one."""
     nested: Mapping[str, Any] = getattr(kind, "sub_configs", None) or {}
     known = (
@@ -390,7 +390,7 @@ def check_keys(kind: Any, arch: Mapping[str, Any], key: str) -> None:
             )
         child = nested.get(name)
         if isinstance(value, Mapping) and dataclasses.is_dataclass(child):
-            check_keys(child, value, f"{key}.{name}")
+            _check_arch_keys(child, value, f"{key}.{name}")
 
 
 def require(condition: bool, message: str, *, key: str, hint: str) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class DecodePlan:
+class _DecodePlan:
     """Everything a decode step needs besides the token, made before the loop so that a step only takes slices."""
 
     positions: torch.Tensor
@@ -47,7 +47,7 @@ class DecodePlan:
 # Reference tokens and logits of the model's own ``generate()``.
 
 
-class Generates(Protocol):
+class _Generates(Protocol):
     """Required interface of an adapter."""
 
     config: ModelConfig
@@ -60,7 +60,7 @@ class Generates(Protocol):
 
 
 def _greedy_reference(
-    adapter: Generates,
+    adapter: _Generates,
     model: torch.nn.Module,
     batch: Batch,
     count: int,
@@ -106,7 +106,7 @@ def _has_routed_experts(config: Any) -> bool:
 
 
 @contextlib.contextmanager
-def batched_experts(model: Any) -> Iterator[None]:
+def _batched_experts(model: Any) -> Iterator[None]:
     """Run every mixture of experts inside as batched products."""
     before = model.get_experts_implementation()
     model.set_experts_implementation(
@@ -205,13 +205,13 @@ class TransformersAdapter(ModelAdapter):
         if self._is_fixed():
             fixed = self._fixed_step(model, count, cache_room(length + max_new_tokens), ids.device)
             fixed.inputs.begin(prompt)
-            batch.inputs["plan"] = DecodePlan(positions, fixed.inputs.mask, True, fixed)
+            batch.inputs["plan"] = _DecodePlan(positions, fixed.inputs.mask, True, fixed)
             return fixed.cache
         whole: torch.Tensor | None = None
         if static or mask is not None:
             # A static cache exposes keys that are not written yet: their mask stays 0 until the step that writes them.
             whole = torch.cat([prompt, prompt.new_full((count, max_new_tokens), 0 if static else 1)], dim=1)
-        batch.inputs["plan"] = DecodePlan(positions, whole, static)
+        batch.inputs["plan"] = _DecodePlan(positions, whole, static)
         if self.state_of(model).made_by_model:
             self._refuse_cache_dtype("this model makes its state itself")
             return self.new_state(model)
@@ -305,7 +305,7 @@ class TransformersAdapter(ModelAdapter):
 
     def prefill(self, model: torch.nn.Module, batch: Batch, vision: Any, cache: Any) -> torch.Tensor:
         """Run the prompt; fill ``cache``; return logits of the last position, ``[batch, vocab]``."""
-        plan: DecodePlan = batch.inputs["plan"]
+        plan: _DecodePlan = batch.inputs["plan"]
         length = batch.inputs["input_ids"].shape[1]
         logits: torch.Tensor = self.forward(
             model,
@@ -330,7 +330,7 @@ class TransformersAdapter(ModelAdapter):
         self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
     ) -> torch.Tensor:
         """Run one more token per sequence; ``step`` 0 feeds the first generated token back."""
-        plan: DecodePlan = batch.inputs["plan"]
+        plan: _DecodePlan = batch.inputs["plan"]
         if plan.fixed is not None:
             column = batch.inputs["input_ids"].shape[1] + step
             plan.fixed.inputs.load(tokens, plan.positions[:, step : step + 1], column)
@@ -399,7 +399,7 @@ class TransformersAdapter(ModelAdapter):
         if self.config.experts_implementation is not None:
             return contextlib.nullcontext()
         if self._compiles_batched_experts():
-            return batched_experts(model)
+            return _batched_experts(model)
         # transformers has no public name for this; without it a MoE model would decode slower here than in generate().
         switch = getattr(model, "_optimize_model_for_decode", None)
         mode: contextlib.AbstractContextManager[None] = (

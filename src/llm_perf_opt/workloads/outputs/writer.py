@@ -85,21 +85,21 @@ class PredictionLog:
         if not self.path.exists():
             return
         content = self.path.read_bytes()
-        foreign = 0
+        unreadable = 0
         kept: list[bytes] = []
         for line, record in _whole_lines(content):
             if record.get("workload") == workload:
                 kept.append(line + b"\n")
                 self._earlier[record["id"]] = record
             else:
-                foreign += 1
-        if foreign:
+                unreadable += 1
+        if unreadable:
             aside = _free_name(self.path)
             self.path.rename(aside)
-            LOGGER.info("%s holds predictions of another workload: kept as %s", self.path, aside.name)
+            LOGGER.info("%s contains predictions of another workload: kept as %s", self.path, aside.name)
         clean = b"".join(kept)
         if clean != content:
-            if not foreign:
+            if not unreadable:
                 LOGGER.info("%s: an incomplete line is dropped", self.path)
             atomic_write_bytes(self.path, clean)
         if kept:

@@ -7,7 +7,7 @@ import pytest
 from llm_perf_opt.analysis.findings import idle
 from llm_perf_opt.summary import Budget, BudgetPart, Finding, Summary
 from llm_perf_opt.summary.devices import Collective, Communication, IdleOwner, RankUse
-from tests.text_facts import any_tells, numbers, tells, tells_in_order
+from tests.text_facts import any_mentions, mentions, mentions_in_order, numbers
 from tests.unit.summaries import budget, summary
 
 
@@ -27,11 +27,11 @@ def test_exposed_communication_names_its_collectives() -> None:
     assert found == {}
     assert only.phase == "all"
     assert only.gain_upper_s == pytest.approx(6.0)
-    assert tells_in_order(only.arithmetic, "10.0 s", "60.0 %", "6.00 s") and "−" not in only.arithmetic
+    assert mentions_in_order(only.arithmetic, "10.0 s", "60.0 %", "6.00 s") and "−" not in only.arithmetic
     assert only.confidence == "high"
     share, collective, source = only.evidence
-    assert tells(share, "60.0 %", "10.0 s")
-    assert tells_in_order(collective, "all_reduce", "4", "7.00 s", "6.00 s", "50.0 GB/s")
+    assert mentions(share, "60.0 %", "10.0 s")
+    assert mentions_in_order(collective, "all_reduce", "4", "7.00 s", "6.00 s", "50.0 GB/s")
     assert source == "trace: t.json"
 
 
@@ -49,12 +49,12 @@ def test_waiting_for_the_last_rank_is_taken_off_what_is_left_to_move() -> None:
     straggler, exposed = found["straggler"], found["exposed-communication"]
     assert numbers(straggler.title) == ["2"]
     assert straggler.gain_upper_s == pytest.approx(4.0 * 6 / 8)
-    assert tells(straggler.evidence[0], "rank 2", "75.0 %", "3.00 s")
+    assert mentions(straggler.evidence[0], "rank 2", "75.0 %", "3.00 s")
     assert numbers(straggler.evidence[1]) == ["31"]
-    assert tells(straggler.arithmetic, "rank 2", "3.00 s")
+    assert mentions(straggler.arithmetic, "rank 2", "3.00 s")
     # Budgets are means over all four ranks, one of which does not wait.
     assert exposed.gain_upper_s == pytest.approx(6.0 - 3.0 * 3 / 4)
-    assert tells_in_order(exposed.arithmetic, "10.0 s", "60.0 %", "−", "3.75 s")
+    assert mentions_in_order(exposed.arithmetic, "10.0 s", "60.0 %", "−", "3.75 s")
 
 
 def test_a_straggler_that_explains_everything_leaves_nothing_to_move() -> None:
@@ -123,9 +123,9 @@ def test_more_waiting_than_there_is_time_is_never_more_than_the_time(share: floa
     assert found["straggler"].gain_upper_s == pytest.approx(most_s)
 
 
-def test_a_host_that_stands_in_a_collective_is_named() -> None:
+def test_a_host_that_waits_in_a_collective_is_named() -> None:
     owner = IdleOwner("collective wait", "gloo:barrier", "main", 1.0)
     parts = [BudgetPart("compute", 1.0, 0.5), BudgetPart("communication", 1.0, 0.5, owner)]
     only = found_in(summary(budget={"all": Budget(2.0, parts, "t")}))["exposed-communication"]
-    assert any_tells(only.evidence, "collective wait", "gloo:barrier", "100 %", "main")
+    assert any_mentions(only.evidence, "collective wait", "gloo:barrier", "100 %", "main")
     assert only.gain_upper_s == pytest.approx(1.0)

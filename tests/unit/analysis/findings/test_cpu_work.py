@@ -7,7 +7,7 @@ import pytest
 from llm_perf_opt.analysis.cpu import PhaseClock, phase_work
 from llm_perf_opt.analysis.findings import RULES, conditions
 from llm_perf_opt.summary import Finding, Prediction, StaticPhase, Summary, Workload
-from tests.text_facts import any_tells, tells, tells_in_order
+from tests.text_facts import any_mentions, mentions, mentions_in_order
 from tests.unit.summaries import cpu, operator, static, summary, timings, verdict
 
 
@@ -37,8 +37,8 @@ def test_every_loss_is_priced_by_its_share() -> None:
         {"growing-cache": 0.3, "memory-movement": 0.1, "dispatch": 0.2}
     )
     assert all(one.phase == "decode" and one.confidence == "high" for one in found.values())
-    assert tells_in_order(found["growing-cache"].arithmetic, "1.00 s", "30.0 %", "300 ms")
-    assert any_tells(found["dispatch"].evidence, "1.20")  # times as long under the profiler
+    assert mentions_in_order(found["growing-cache"].arithmetic, "1.00 s", "30.0 %", "300 ms")
+    assert any_mentions(found["dispatch"].evidence, "1.20")  # times as long under the profiler
     assert found["dispatch"].evidence[-2:] == ["trace: trace.json.gz", "timings: timings.json"]
 
 
@@ -65,8 +65,8 @@ def test_without_the_unprofiled_time_dispatch_is_not_priced() -> None:
     found = by_id(data)
     assert set(found) == {"growing-cache"}
     assert found["growing-cache"].confidence == "medium"
-    assert work.of == "profiled" and any_tells(found["growing-cache"].evidence, "profiler")
-    assert not any_tells(found["growing-cache"].evidence, "1.20")
+    assert work.of == "profiled" and any_mentions(found["growing-cache"].evidence, "profiler")
+    assert not any_mentions(found["growing-cache"].evidence, "1.20")
 
 
 def test_the_copied_cache_has_a_rate_where_its_size_is_known() -> None:
@@ -75,10 +75,10 @@ def test_the_copied_cache_has_a_rate_where_its_size_is_known() -> None:
     data.static = static(decode=StaticPhase(None, None, None, 1e6, None))
     assert "MB/s" not in " ".join(by_id(data)["growing-cache"].evidence)  # the number of steps is not known
     data.timings = timings(decode=1.0, tpot=0.01)
-    assert tells_in_order(by_id(data)["growing-cache"].evidence[1], "500 MB/s", "5.00 %")
+    assert mentions_in_order(by_id(data)["growing-cache"].evidence[1], "500 MB/s", "5.00 %")
     data.hardware.bandwidth_bytes_per_s = None
     unknown = by_id(data)["growing-cache"].evidence[1]
-    assert tells(unknown, "500 MB/s") and "%" not in unknown
+    assert mentions(unknown, "500 MB/s") and "%" not in unknown
 
 
 def test_advice_names_side_effects_and_nothing_that_was_slower() -> None:
@@ -89,12 +89,12 @@ def test_advice_names_side_effects_and_nothing_that_was_slower() -> None:
         advised = found[loss].advice.split(". ")
         static = [sentence for sentence in advised if "model.cache=static" in sentence]
         assert static and all("model.compile=true" in one for one in static), "never the static cache alone"
-    assert any_tells(found["dispatch"].evidence, "1.00 µs")
+    assert any_mentions(found["dispatch"].evidence, "1.00 µs")
     prefill = by_id(decode(phase="prefill", products=0.3))["dispatch"]
     assert "model.compile" not in prefill.advice  # only decode is compiled
 
 
-def test_no_other_rule_tells_the_same_loss() -> None:
+def test_no_other_rule_reports_the_same_loss() -> None:
     data = decode(joins=0.1, products=0.1)
     data.verdicts = {"decode": verdict("launch")}
     ids = [finding.id for rule in RULES for finding in rule(data)]
@@ -116,4 +116,4 @@ def test_products_that_are_too_small_are_overhead_with_what_they_take_above_thei
     assert found.id == "dispatch"
     assert found.gain_upper_s == pytest.approx(0.95 if small else 0.5)
     if small:
-        assert tells(found.evidence[0], "250 µs", "25.0 µs", "45.0 %", "50.0 %", "95.0 %")
+        assert mentions(found.evidence[0], "250 µs", "25.0 µs", "45.0 %", "50.0 %", "95.0 %")

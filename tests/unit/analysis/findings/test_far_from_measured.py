@@ -9,7 +9,7 @@ import pytest
 from llm_perf_opt.analysis.findings import find_all, kernels
 from llm_perf_opt.summary import Kernel, Summary
 from llm_perf_opt.summary.kernels import KernelTarget
-from tests.text_facts import tells, tells_in_order
+from tests.text_facts import mentions, mentions_in_order
 from tests.unit.analysis.findings.test_kernel_findings import FLASH_2, NARROW, captured
 from tests.unit.summaries import kernel
 
@@ -39,9 +39,9 @@ def run_of(*rows: Kernel) -> Summary:
 def test_a_slow_kernel_is_named_with_its_shape_source_and_milliseconds() -> None:
     (found,) = kernels.find_far_from_measured(run_of(with_target(target(40, 16, median_us=20))))
     assert (found.id, found.confidence) == ("far-from-measured", "high")
-    assert tells(found.evidence[0], "sm90_xmma_gemm", "2.50", "vLLM 0.24, cuBLAS", "64 × 64 × 64 bfloat16")
+    assert mentions(found.evidence[0], "sm90_xmma_gemm", "2.50", "vLLM 0.24, cuBLAS", "64 × 64 × 64 bfloat16")
     assert "100 × (40.0 µs − 16.0 µs) = 2.40 ms" in found.arithmetic
-    assert tells_in_order(found.arithmetic, "2.40 ms", "10.0 ms")
+    assert mentions_in_order(found.arithmetic, "2.40 ms", "10.0 ms")
     assert found.gain_upper_s == pytest.approx(2.0 * 0.24)  # 24 % of a capture of 2 s
     assert found in find_all(run_of(with_target(target(40, 16, median_us=20))))
 
@@ -69,13 +69,13 @@ def test_interpolated_shapes_are_less_certain() -> None:
 def test_more_kernels_than_are_named_are_counted() -> None:
     rows = [with_target(target(40, 16), name=f"gemm_{place}") for place in range(5)]
     (found,) = kernels.find_far_from_measured(run_of(*rows))
-    assert tells(found.evidence[3], "2", "4.80 ms") and " + … = 12.0 ms" in found.arithmetic
+    assert mentions(found.evidence[3], "2", "4.80 ms") and " + … = 12.0 ms" in found.arithmetic
 
 
 def test_time_another_finding_claims_is_left_to_it() -> None:
     narrow = with_target(target(40, 16), name=NARROW.format(2))
     (claim,) = kernels.find_misaligned_gemm(run_of(narrow))
-    assert tells(claim.arithmetic, "2.40 ms")
+    assert mentions(claim.arithmetic, "2.40 ms")
     assert (claim.confidence, claim.gain_upper_s) == ("high", pytest.approx(2.0 * 0.24))
     assert kernels.find_far_from_measured(run_of(narrow)) == []
     flash = with_target(target(40, 16), name=FLASH_2, family="attention")

@@ -6,7 +6,7 @@ import pytest
 
 from llm_perf_opt.analysis.findings import RULES, idle, kernels
 from llm_perf_opt.summary import Utilisation, Workload
-from tests.text_facts import tells, tells_in_order
+from tests.text_facts import mentions, mentions_in_order
 from tests.unit.summaries import (
     budget,
     cpu,
@@ -20,7 +20,7 @@ from tests.unit.summaries import (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__module__.rsplit(".", 1)[-1])
-def test_no_rule_speaks_without_data(rule: object) -> None:
+def test_no_rule_reports_without_data(rule: object) -> None:
     assert rule(summary()) == []  # type: ignore[operator]
 
 
@@ -37,7 +37,7 @@ def test_launch_bound_without_a_timeline_is_bounded_by_the_idle_time_of_the_run(
     assert found.phase == "decode"
     assert found.gain_upper_s == pytest.approx(0.7)
     assert found.confidence == "medium"
-    assert tells_in_order(found.arithmetic, "70.0 %", "1.00 s", "700 ms")
+    assert mentions_in_order(found.arithmetic, "70.0 %", "1.00 s", "700 ms")
 
 
 def test_launch_bound_gain_never_exceeds_the_phase() -> None:
@@ -158,7 +158,7 @@ def test_unfused_elementwise() -> None:
     )
     (found,) = kernels.find_unfused_elementwise(data)
     assert found.gain_upper_s == pytest.approx(2.0 * 0.4 * 0.3)
-    assert tells(found.evidence[0], "30.0 %", "150 k", "2")
+    assert mentions(found.evidence[0], "30.0 %", "150 k", "2")
     data.kernels[2].total_s = 1.7
     assert kernels.find_unfused_elementwise(data) == []
 

@@ -17,7 +17,7 @@ from llm_perf_opt.summary import (
     Utilisation,
     Workload,
 )
-from tests.text_facts import numbers, tells, tells_in_order
+from tests.text_facts import mentions, mentions_in_order, numbers
 from tests.unit.summaries import (
     budget,
     gpu,
@@ -94,7 +94,7 @@ Rule = Callable[[Summary], list[Finding]]
         ),
     ],
 )
-def test_where_a_rule_begins_to_speak(
+def test_threshold_of_a_rule(
     rule: Rule, make: Callable[[float], Summary], begins: float, below: float
 ) -> None:
     assert len(rule(make(begins))) == 1
@@ -104,15 +104,15 @@ def test_where_a_rule_begins_to_speak(
 def test_kernel_shares_are_of_all_kernel_time_and_of_the_running_part_of_a_sample() -> None:
     (found,) = kernels.find_unfused_elementwise(shared("norm", 0.5, launches=SMALL))
     assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
-    assert tells_in_order(found.arithmetic, "2.00 s", "4.00 s")
+    assert mentions_in_order(found.arithmetic, "2.00 s", "4.00 s")
     (found,) = kernels.find_copies_and_casts(shared("transpose", 0.5))
     assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
-    assert tells_in_order(found.arithmetic, "2.00 s", "4.00 s")
+    assert mentions_in_order(found.arithmetic, "2.00 s", "4.00 s")
     assert found.id == "copy-kernels" and [numbers(line) for line in found.evidence] == [["50.0"]]
     (found,) = kernels.find_underfilled_grids(shared("gemm", 0.5, counters={"waves": 0.25}))
     assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
-    assert tells_in_order(found.arithmetic, "2.00 s", "4.00 s")
-    assert tells(found.evidence[1], "50.0 %")
+    assert mentions_in_order(found.arithmetic, "2.00 s", "4.00 s")
+    assert mentions(found.evidence[1], "50.0 %")
     assert found.confidence == "high"
 
 
@@ -125,13 +125,13 @@ def test_underfilled_grids_name_the_longest_and_the_range_of_waves() -> None:
     ]
     (found,) = kernels.find_underfilled_grids(summary(kernels=rows))
     named, together = found.evidence
-    assert tells(named, "3", "b") and tells_in_order(named, "0.250", "0.750")
-    assert tells(together, "60.0 %")
+    assert mentions(named, "3", "b") and mentions_in_order(named, "0.250", "0.750")
+    assert mentions(together, "60.0 %")
     assert found.gain_upper_s is None  # no wall-clock to take a share of
     untimed = summary(kernels=[kernel("c", "gemm", None, bound="underfilled")])
     (counted,) = kernels.find_underfilled_grids(untimed)
     (named,) = counted.evidence
-    assert tells(named, "1", "c")
+    assert mentions(named, "1", "c")
     assert counted.gain_upper_s is None and counted.arithmetic and numbers(counted.arithmetic) == []
 
 
@@ -160,19 +160,19 @@ def test_more_than_two_reads_per_token_are_a_habit(calls: int, times: str | None
         operator("aten::item", 900, phase="prefill"),
     ]
     data = summary(operators=rows, metrics={"profiled_decode_steps": 10.0})
-    said = [line for finding in idle.find_host_syncs(data) for line in finding.evidence]
-    assert len(said) == (times is not None)
-    assert times is None or tells(said[0], "aten::item", times)
+    messages = [line for finding in idle.find_host_syncs(data) for line in finding.evidence]
+    assert len(messages) == (times is not None)
+    assert times is None or mentions(messages[0], "aten::item", times)
 
 
-def test_full_precision_says_both_peaks_and_what_they_bound() -> None:
+def test_full_precision_names_both_peaks_and_what_they_bound() -> None:
     data = summary(
         hardware=gpu(float32=1e13, bfloat16=4e13), workload=FLOAT32, timings=timings(prefill=0.5, decode=1.5)
     )
     (found,) = kernels.find_full_precision(data)
     assert found.gain_upper_s == pytest.approx(1.5)
     assert found.arithmetic == "2.00 s × (1 − 1/4.00) = 1.50 s"
-    assert tells_in_order(
+    assert mentions_in_order(
         found.evidence[0], "float32", "10.0 TFLOP/s", "data sheet", "40.0 TFLOP/s", "data sheet"
     )
     # Bytes halve whatever the peaks say.
@@ -193,18 +193,18 @@ def test_stray_full_precision_kernels_name_three_and_bound_by_the_peaks() -> Non
     )
     (found,) = kernels.find_full_precision(data)
     (line,) = found.evidence
-    assert tells(line, "50.0 %", "sgemm_0, sgemm_1, sgemm_2") and "sgemm_3" not in line
+    assert mentions(line, "50.0 %", "sgemm_0, sgemm_1, sgemm_2") and "sgemm_3" not in line
     assert found.gain_upper_s == pytest.approx(4.0 * 0.5 * 0.5 * 0.5)
-    assert tells_in_order(found.arithmetic, "2.50 s", "5.00 s", "2.00")
+    assert mentions_in_order(found.arithmetic, "2.50 s", "5.00 s", "2.00")
 
 
-def test_the_cache_is_told_by_bytes_and_by_growth_with_its_arithmetic() -> None:
+def test_the_cache_is_detected_by_bytes_and_by_growth_with_its_arithmetic() -> None:
     data = cache(0.4)
     (found,) = attention.find_kv_cache_growth(data)
     (line,) = found.evidence
-    assert tells(line, "40.0 %") and tells_in_order(line, "381 MiB", "954 MiB")
+    assert mentions(line, "40.0 %") and mentions_in_order(line, "381 MiB", "954 MiB")
     assert found.gain_upper_s == pytest.approx(1.2)
-    assert tells_in_order(found.arithmetic, "3.00 s", "40.0 %", "1.20 s")
+    assert mentions_in_order(found.arithmetic, "3.00 s", "40.0 %", "1.20 s")
     data.metrics = {"tpot_growth_ratio": 2.0}
     (found,) = attention.find_kv_cache_growth(data)  # measured growth knows better than modelled bytes
     assert len(found.evidence) == 2
@@ -221,8 +221,8 @@ def test_vision_share_has_the_numbers_of_the_encoder_only() -> None:
     timed.components = {"sam_s": one(0.5), "clip_s": one(0.75), "lm_prefill_s": one(1.0), "none_s": one(0.0)}
     (found,) = model.find_vision_share(summary(timings=timed))
     share, largest = found.evidence
-    assert tells(share, "75.0 %") and tells_in_order(share, "1.50 s", "2.00 s")
-    assert tells(largest, "clip", "750 ms") and not tells(largest, "sam")
+    assert mentions(share, "75.0 %") and mentions_in_order(share, "1.50 s", "2.00 s")
+    assert mentions(largest, "clip", "750 ms") and not mentions(largest, "sam")
     assert found.gain_upper_s is None  # without a floor nobody knows what must stay
     assert model.find_vision_share(summary(timings=Timings(vision_s=one(1.0), ttft_s=one(0.0)))) == []
     floor = {"vision": Prediction(0.5, "compute", None)}
@@ -232,17 +232,17 @@ def test_vision_share_has_the_numbers_of_the_encoder_only() -> None:
     assert longer[0].gain_upper_s == 1.5  # not more than there is above the floor
 
 
-def test_padding_and_noise_say_their_numbers() -> None:
+def test_padding_and_noise_show_their_numbers() -> None:
     (found,) = model.find_padding(summary(timings=timings(prefill=2.0), metrics={"padding_ratio": 0.25}))
     assert found.arithmetic == "2.00 s × 25.0 % = 500 ms"
     (found,) = conditions.find_noise(repeats(0.5))
     (line,) = found.evidence
-    assert tells(line, "decode", "50.0 %", "9")
+    assert mentions(line, "decode", "50.0 %", "9")
     calm_machine = repeats(0.5)
     calm_machine.environment = {"load_average": [2.0, 2.0, 2.0], "cpu": {"cores": 2}}
     assert conditions.find_noise(calm_machine)[0].evidence == found.evidence
     calm_machine.environment["load_average"] = [2.1, 0.0, 0.0]
-    assert tells(conditions.find_noise(calm_machine)[0].evidence[1], "2.1", "2")
+    assert mentions(conditions.find_noise(calm_machine)[0].evidence[1], "2.1", "2")
     assert conditions.find_noise(summary(repeat_spread={"decode": Stat(0.0, -1.0, 1.0, 0.0, 0.0, 9)})) == []
 
 
@@ -275,10 +275,10 @@ def test_kernels_without_a_time_add_none() -> None:
         kernel("mm", "gemm", 0.5),
     ]
     (small,) = kernels.find_underfilled_grids(summary(kernels=rows))
-    assert tells(small.evidence[0], "2", "timed") and not tells(small.evidence[0], "untimed")
-    assert tells_in_order(small.arithmetic, "500 ms", "1.00 s")
+    assert mentions(small.evidence[0], "2", "timed") and not mentions(small.evidence[0], "untimed")
+    assert mentions_in_order(small.arithmetic, "500 ms", "1.00 s")
     (unfused,) = kernels.find_unfused_elementwise(summary(kernels=rows))
-    assert tells(unfused.evidence[0], "50.0 %", "100 k", "1")
+    assert mentions(unfused.evidence[0], "50.0 %", "100 k", "1")
 
 
 def test_a_component_that_took_no_time_is_not_named() -> None:

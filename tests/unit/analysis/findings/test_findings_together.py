@@ -38,7 +38,7 @@ shares = st.floats(0.0, 1.0)
     times=st.lists(st.floats(0.0, 3.0), min_size=4, max_size=4),
     ratios=st.lists(shares, min_size=2, max_size=2),
 )
-def test_no_gain_exceeds_its_phase_and_nothing_is_said_without_evidence(
+def test_no_gain_exceeds_its_phase_and_nothing_is_reported_without_evidence(
     split: list[float], vision: float, prefill: float, decode: float, times: list[float], ratios: list[float]
 ) -> None:
     total = sum(split)
@@ -64,7 +64,7 @@ def test_no_gain_exceeds_its_phase_and_nothing_is_said_without_evidence(
             assert 0 <= finding.gain_upper_s <= limits[finding.phase] * (1 + 1e-9), finding
 
 
-def test_a_summary_without_samples_does_not_speak_of_samples() -> None:
+def test_a_summary_without_samples_does_not_mention_samples() -> None:
     data = Summary(
         **{
             **{f: getattr(summary(), f) for f in ("run", "environment", "hardware", "workload")},

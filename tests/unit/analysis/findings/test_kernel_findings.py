@@ -11,7 +11,7 @@ from llm_perf_opt.analysis.findings import attention as old_flash_attention
 from llm_perf_opt.analysis.findings import find_all, kernels
 from llm_perf_opt.summary import Hardware, Kernel, Operator, Summary
 from llm_perf_opt.summary.devices import DeviceUse
-from tests.text_facts import any_tells, numbers, tells, tells_in_order
+from tests.text_facts import any_mentions, mentions, mentions_in_order, numbers
 from tests.unit.summaries import budget, kernel, summary
 
 SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, c10::BFloat16, float>(int)"
@@ -43,15 +43,15 @@ def bmm(calls: int, phase: str | None = None, name: str = "aten::bmm") -> Operat
 # Eager attention
 
 
-def test_eager_attention_is_told_by_softmax_between_products() -> None:
+def test_eager_attention_is_detected_by_softmax_between_products() -> None:
     (found,) = eager_attention.find_eager_attention(attention())
     assert (found.id, found.confidence, found.phase) == ("eager-attention", "medium", None)
     assert found.gain_upper_s == pytest.approx(2.0 * 0.4)
     share, longest, company = found.evidence
-    assert tells(share, "40.0 %", "softmax")
-    assert tells(longest, "100", "4.00 ms")
+    assert mentions(share, "40.0 %", "softmax")
+    assert mentions(longest, "100", "4.00 ms")
     assert numbers(company) == ["8.00"], "products per softmax, and no launch of a fused kernel"
-    assert tells_in_order(found.arithmetic, "400 ms", "1.00 s")
+    assert mentions_in_order(found.arithmetic, "400 ms", "1.00 s")
 
 
 def test_batched_operators_make_it_certain_however_many_products_there_are() -> None:
@@ -89,10 +89,10 @@ def test_fused_attention_that_does_the_work_silences_it() -> None:
     assert eager_attention.find_eager_attention(attention(more=[fused], operators=[bmm(200)])) == []
     fused.launches = 50  # another part of the model
     (found,) = eager_attention.find_eager_attention(attention(more=[fused]))
-    assert tells(found.evidence[2], "8.00", "50")
+    assert mentions(found.evidence[2], "8.00", "50")
 
 
-def test_phases_are_judged_by_themselves() -> None:
+def test_phases_are_rated_by_themselves() -> None:
     data = attention(more=[kernel(FLASH_2, "attention", 0.1, launches=500, phase="decode")])
     for row in data.kernels[:2]:
         row.phase = "vision"
@@ -131,7 +131,7 @@ def test_scaling_and_masking_count_where_they_are_of_the_scores(
     share = (0.4 + (total_s if counted else 0.0)) / (1.0 + total_s)
     assert found.gain_upper_s == pytest.approx(2.0 * share)
     assert len(eager_attention.claimed(data)) == 1 + counted
-    assert any_tells(found.evidence, data.kernels[2].short_name) is counted
+    assert any_mentions(found.evidence, data.kernels[2].short_name) is counted
     assert len(found.evidence) == 3 + counted
 
 
@@ -184,7 +184,7 @@ def test_few_narrow_loads_are_no_finding() -> None:
     assert kernels.find_misaligned_gemm(captured(*rows)) == []
     rows[0].total_s, rows[1].total_s = 0.05, 0.95
     (found,) = kernels.find_misaligned_gemm(captured(*rows))
-    assert tells(found.evidence[1], "10", "5.00 ms")
+    assert mentions(found.evidence[1], "10", "5.00 ms")
 
 
 # An old flash generation
@@ -202,9 +202,9 @@ def test_flash_2_on_hopper_is_bounded_by_the_published_ratio() -> None:
     (found,) = old_flash_attention.find_old_flash_attention(on("NVIDIA H100 80GB HBM3", *flash()))
     assert found.gain_upper_s == pytest.approx(2.0 * 0.5 * 0.5)
     assert "500 ms × (1 − 1/2.00) = 250 ms" in found.arithmetic
-    assert tells_in_order(found.arithmetic, "250 ms", "1.00 s")
+    assert mentions_in_order(found.arithmetic, "250 ms", "1.00 s")
     assert "arXiv:2407.08608" in found.arithmetic
-    assert tells(found.evidence[1], "1000", "500 µs")
+    assert mentions(found.evidence[1], "1000", "500 µs")
     (found,) = old_flash_attention.find_old_flash_attention(on("NVIDIA H200", *flash(name=FLASH_2_BACK)))
     assert found.gain_upper_s == pytest.approx(2.0 * 0.5 * (1 - 1 / 1.75))
 
@@ -212,7 +212,7 @@ def test_flash_2_on_hopper_is_bounded_by_the_published_ratio() -> None:
 def test_flash_2_on_the_next_generation_has_no_published_ratio() -> None:
     (found,) = old_flash_attention.find_old_flash_attention(on("NVIDIA B200", *flash()))
     assert found.gain_upper_s is None
-    assert tells_in_order(found.arithmetic, "500 ms", "1.00 s")
+    assert mentions_in_order(found.arithmetic, "500 ms", "1.00 s")
     assert "×" not in found.arithmetic and "arXiv" not in found.arithmetic
 
 
@@ -285,11 +285,11 @@ def test_small_or_in_pieces(mean_s: float, launches: int, products: int, speaks:
     assert bool(kernels.find_unfused_elementwise(pieces(mean_s, launches, products))) is speaks
 
 
-def test_the_length_of_a_launch_and_the_company_are_said() -> None:
+def test_the_length_of_a_launch_and_parallel_kernels_are_reported() -> None:
     (found,) = kernels.find_unfused_elementwise(pieces(5e-6, 4000, 1000))
     together, longest, company = found.evidence
-    assert tells(together, "4000", "1", "5.00 µs")
-    assert tells(longest, "add", "4000", "5.00 µs")
+    assert mentions(together, "4000", "1", "5.00 µs")
+    assert mentions(longest, "add", "4000", "5.00 µs")
     assert numbers(company) == ["4.00"]
 
 
@@ -309,13 +309,13 @@ def test_no_kernel_is_claimed_twice() -> None:
     assert sum(one.gain_upper_s or 0.0 for one in found.values()) <= 2.0
 
 
-def test_narrow_products_are_held_against_the_rate_of_the_wide_ones() -> None:
+def test_narrow_products_are_compared_with_the_rate_of_the_wide_ones() -> None:
     """Where shapes tell their work: 0.4 s for what the others would do in 0.1 s."""
     data = captured(kernel(NARROW.format("1"), "gemm", 0.4), kernel("mm", "gemm", 0.6))
     data.metrics |= {"narrow_product_flops": 1e12, "narrow_product_s": 0.4, "wide_product_flops_per_s": 1e13}
     (found,) = kernels.find_misaligned_gemm(data)
     assert found.confidence == "high"
-    assert tells_in_order(found.arithmetic, "400 ms", "1.00 s", "300 ms")
+    assert mentions_in_order(found.arithmetic, "400 ms", "1.00 s", "300 ms")
     assert found.gain_upper_s == pytest.approx(2.0 * 0.3)
     data.metrics["wide_product_flops_per_s"] = 2.6e12
     assert kernels.find_misaligned_gemm(data) == [], "narrow, but no slower than the others"

@@ -6,7 +6,7 @@ import pytest
 
 from llm_perf_opt.analysis.findings import idle
 from llm_perf_opt.summary import Utilisation
-from tests.text_facts import tells, tells_in_order
+from tests.text_facts import mentions, mentions_in_order
 from tests.unit.summaries import budget, cpu, operator, summary, timings, verdict
 
 
@@ -42,10 +42,10 @@ def test_launch_bound_names_its_phase_and_its_launches() -> None:
         assert (found.id, found.phase) == ("launch-bound", phase)
         assert [name for name in ("prefill", "decode") if name in found.title.lower()] == [phase]
     assert prefill.gain_upper_s == 1.5
-    assert tells_in_order(prefill.arithmetic, "2.00 s", "75.0 %", "1.50 s")
+    assert mentions_in_order(prefill.arithmetic, "2.00 s", "75.0 %", "1.50 s")
     assert not any("1320" in line for line in prefill.evidence)
     assert decode.gain_upper_s == 4.0
-    assert tells(decode.evidence[-1], "1320")
+    assert mentions(decode.evidence[-1], "1320")
     (whole,) = idle.find_launch_bound(
         summary(verdicts={"decode": verdict("memory"), "all": verdict("launch")})
     )
@@ -56,10 +56,10 @@ def test_launch_bound_names_its_phase_and_its_launches() -> None:
 def test_a_phase_with_a_timeline_has_losses_of_its_own() -> None:
     """Whatever the verdict: the same time must not be claimed twice."""
     spans = {"prefill": budget(2.0, launch=0.9), "decode": budget(2.0, launch=0.9)}
-    told = {"prefill": verdict("launch"), "decode": verdict("launch")}
-    assert idle.find_launch_bound(summary(verdicts=told, budget=spans)) == []
+    shown = {"prefill": verdict("launch"), "decode": verdict("launch")}
+    assert idle.find_launch_bound(summary(verdicts=shown, budget=spans)) == []
     del spans["decode"]
-    assert [one.phase for one in idle.find_launch_bound(summary(verdicts=told, budget=spans))] == ["decode"]
+    assert [one.phase for one in idle.find_launch_bound(summary(verdicts=shown, budget=spans))] == ["decode"]
 
 
 def test_launch_bound_has_no_price_without_a_share() -> None:
@@ -79,7 +79,7 @@ def test_launch_bound_takes_what_the_device_leaves_over() -> None:
     data.utilisation = {"all": Utilisation(device_busy_ratio=0.4)}
     (found,) = idle.find_launch_bound(data)
     assert found.gain_upper_s == pytest.approx(3.0)
-    assert tells_in_order(found.arithmetic, "60.0 %", "5.00 s", "3.00 s") and tells(
+    assert mentions_in_order(found.arithmetic, "60.0 %", "5.00 s", "3.00 s") and mentions(
         found.arithmetic, "decode"
     )
     on_cpu = summary(

@@ -10,7 +10,7 @@ from llm_perf_opt.analysis.findings import find_all, idle
 from llm_perf_opt.analysis.findings.idle import advice_for, title_for
 from llm_perf_opt.summary import Budget, BudgetPart, Finding, Summary
 from llm_perf_opt.summary.devices import IdleGap, IdleOwner, OwnerKind
-from tests.text_facts import any_tells, tells, tells_in_order
+from tests.text_facts import any_mentions, mentions, mentions_in_order
 from tests.unit.summaries import budget, cpu, operator, summary, timings, verdict
 
 IDS = {
@@ -41,7 +41,7 @@ def test_every_part_that_is_not_computing_is_a_loss(part: str, id: str) -> None:
     found = only(summary(budget={"decode": budget(2.0, compute=0.6, **{part: 0.4})}))
     assert (found.id, found.phase) == (id, "decode")
     assert found.gain_upper_s == (None if part == "queue" else pytest.approx(0.8))
-    assert tells_in_order(found.arithmetic, "2.00 s", "40.0 %", "800 ms")
+    assert mentions_in_order(found.arithmetic, "2.00 s", "40.0 %", "800 ms")
     assert "decode" in found.title.lower()
     assert found.evidence and found.advice
 
@@ -86,11 +86,11 @@ def test_losses_are_of_the_wall_clock_that_was_measured() -> None:
     assert [one.id for one in find_all(data)] == ["launch-bound", "host-idle", "host-sync"]
 
 
-def test_a_capture_that_was_not_timed_speaks_of_the_captured_time() -> None:
+def test_a_capture_that_was_not_timed_reports_the_captured_time() -> None:
     found = only(summary(budget={"all": budget(4.0, compute=0.2, sync=0.8)}))
     assert (found.id, found.phase) == ("host-sync", "all")
     assert found.gain_upper_s == pytest.approx(3.2)
-    assert tells(found.evidence[0], "80.0 %", "captured") and tells_in_order(
+    assert mentions(found.evidence[0], "80.0 %", "captured") and mentions_in_order(
         found.evidence[0], "3.20 s", "4.00 s"
     )
     assert "sample" not in found.arithmetic
@@ -102,7 +102,7 @@ def test_copies_have_their_numbers() -> None:
     )
     assert (found.id, found.phase) == ("copies", "decode")
     share, source = found.evidence
-    assert tells(share, "25.0 %", "decode") and tells_in_order(share, "1.00 s", "4.00 s")
+    assert mentions(share, "25.0 %", "decode") and mentions_in_order(share, "1.00 s", "4.00 s")
     assert source == "nsys: a.sqlite"
 
 
@@ -113,13 +113,13 @@ def test_the_owner_is_named_with_its_share_and_thread() -> None:
     owner = IdleOwner("data loading", "DataLoader.__next__", "main", 0.98)
     found = only(summary(budget={"all": owned("data", owner)}))
     assert (found.id, found.phase) == ("input-pipeline", "all")
-    assert tells(found.evidence[1], "data loading", "DataLoader.__next__", "98.0 %", "main")
+    assert mentions(found.evidence[1], "data loading", "DataLoader.__next__", "98.0 %", "main")
     assert found.confidence == "high"
     nobody = only(summary(budget={"all": owned("data", None)}))
     assert (nobody.confidence, len(nobody.evidence)) == ("medium", 1)
     outside = only(summary(budget={"all": owned("host", IdleOwner("python", None, "thread 7", 0.5))}))
     assert (outside.id, len(outside.evidence)) == ("host-idle", 2)
-    assert tells(outside.evidence[1], "python", "50.0 %", "thread 7")
+    assert mentions(outside.evidence[1], "python", "50.0 %", "thread 7")
 
 
 def test_a_queue_is_nobodys_gain() -> None:
@@ -162,7 +162,7 @@ def test_only_launching_is_answered_with_cuda_graphs() -> None:
         assert ("CUDA graph" in found.advice) is (part == "launch")
 
 
-def test_words_for_a_cpu_and_for_owners_that_say_nothing() -> None:
+def test_text_for_a_cpu_and_for_unknown_owners() -> None:
     assert "CUDA" not in advice_for("launch-bound", None, cpu().kind)
     assert advice_for("host-idle", IdleOwner("python"), "gpu") == advice_for("host-idle", None, "gpu")
     assert title_for("host-idle", IdleOwner("python"), "all") == title_for("host-idle", None, "all")
@@ -192,24 +192,24 @@ def test_the_longest_gaps_of_the_same_owner_are_listed() -> None:
 # what was counted beside it
 
 
-def test_launches_and_reads_per_token_stand_beside_the_time_they_cost() -> None:
+def test_launches_and_reads_per_token_are_listed_with_their_time() -> None:
     data = summary(
         budget={"decode": budget(2.0, compute=0.2, launch=0.4, sync=0.4), "prefill": budget(2.0, launch=1.0)},
         operators=[operator("aten::item", 300), operator("aten::nonzero", 10)],
         metrics={"profiled_decode_steps": 10.0, "launches_per_token": 1320.0},
     )
     found = {(one.id, one.phase): one.evidence for one in idle.find_losses(data)}
-    assert any_tells(found["launch-bound", "decode"], "1320")
-    assert not any_tells(found["launch-bound", "prefill"], "1320")
+    assert any_mentions(found["launch-bound", "decode"], "1320")
+    assert not any_mentions(found["launch-bound", "prefill"], "1320")
     (reads,) = [line for line in found["host-sync", "decode"] if "aten::" in line]
-    assert tells(reads, "aten::item", "30.0") and "aten::nonzero" not in reads
+    assert mentions(reads, "aten::item", "30.0") and "aten::nonzero" not in reads
 
 
-def test_the_inflation_of_the_profiler_is_said_where_it_is_known() -> None:
+def test_the_inflation_of_the_profiler_is_reported_where_it_is_known() -> None:
     spans = {"decode": Budget(2.0, [BudgetPart("launch", 2.0, 1.0)], "t", 6.0, 3.0)}
-    assert tells_in_order(only(summary(budget=spans)).evidence[-1], "2.00 s", "6.00 s", "3.00")
+    assert mentions_in_order(only(summary(budget=spans)).evidence[-1], "2.00 s", "6.00 s", "3.00")
     spans["decode"] = Budget(2.0, [BudgetPart("launch", 2.0, 1.0)], "t")
-    assert not any_tells(only(summary(budget=spans)).evidence, "6.00 s")
+    assert not any_mentions(only(summary(budget=spans)).evidence, "6.00 s")
 
 
 # phases and the whole

@@ -9,7 +9,7 @@ import pytest
 from llm_perf_opt.analysis.findings import attention, conditions, model
 from llm_perf_opt.summary import LedgerRow, Prediction, Stat, StaticPhase
 from llm_perf_opt.summary.phases import CpuPart, CpuPartName, CpuWork
-from tests.text_facts import any_tells, tells, tells_in_order
+from tests.text_facts import any_mentions, mentions, mentions_in_order
 from tests.unit.summaries import one, static, summary, timings, verdict
 
 # cache, vision, padding
@@ -43,7 +43,7 @@ def test_vision_dominated_first_token_names_a_vision_component() -> None:
     (found,) = model.find_vision_share(summary(timings=timed, predictions={"vision": floor}))
     assert found.gain_upper_s == pytest.approx(0.5)
     assert "sam" in found.evidence[1]
-    assert tells_in_order(found.arithmetic, "800 ms", "300 ms", "500 ms")
+    assert mentions_in_order(found.arithmetic, "800 ms", "300 ms", "500 ms")
     # The whole encoder can never go: without a floor nothing says how much of it could.
     (unbounded,) = model.find_vision_share(summary(timings=timed))
     assert unbounded.gain_upper_s is None
@@ -68,13 +68,13 @@ def test_on_a_processor_compiling_an_encoder_promises_only_what_it_can_take_out(
     data.cpu_work = _on_a_processor(matrix=0.6, movement=0.15, element_wise=0.15, dispatch=0.1)
     (found,) = model.find_vision_share(data)
     assert found.gain_upper_s == pytest.approx(0.8 * 0.25)
-    assert found.confidence == "low" and tells_in_order(found.arithmetic, "800 ms", "25.0 %", "200 ms")
+    assert found.confidence == "low" and mentions_in_order(found.arithmetic, "800 ms", "25.0 %", "200 ms")
     data.cpu_work = _on_a_processor(matrix=0.1, element_wise=0.5, dispatch=0.4)
     (found,) = model.find_vision_share(data)
     assert found.gain_upper_s == pytest.approx(0.5), "never more than there is above the floor"
 
 
-def test_a_processor_is_not_told_of_settings_that_were_tried_there_in_vain() -> None:
+def test_a_processor_is_not_advised_settings_that_failed_there() -> None:
     timed = timings(vision=0.8, prefill=0.2, decode=1.0)
     rows = [_part("model.layers.0.attn", 0.7, 0.1)]
     data = summary(timings=timed, ledger=rows)
@@ -112,12 +112,12 @@ def test_module_gap_names_the_innermost_module_that_explains_the_loss() -> None:
     data = summary(timings=timings(vision=1.0, prefill=0.2, decode=0.8), ledger=rows)
     (found,) = model.find_module_gap(data)
     assert (found.id, found.phase) == ("module-gap", "vision")
-    assert tells(found.title, "layers.*.attn", "vision")
+    assert mentions(found.title, "layers.*.attn", "vision")
     assert found.gain_upper_s == pytest.approx(0.55 - 0.08)
-    assert tells_in_order(found.evidence[0], "550 ms", "80.0 ms") and tells(
+    assert mentions_in_order(found.evidence[0], "550 ms", "80.0 ms") and mentions(
         found.evidence[0], "55.0 %", "vision"
     )
-    assert tells(found.evidence[1], "2", "model.layers.1.attn", "400 ms")
+    assert mentions(found.evidence[1], "2", "model.layers.1.attn", "400 ms")
 
 
 def test_module_gap_counts_every_decode_step_and_ignores_small_gaps() -> None:
@@ -160,9 +160,9 @@ def test_noise() -> None:
         environment={"load_average": [9.0, 8.0, 7.0], "cpu": {"cores": 2}},
     )
     (found,) = conditions.find_noise(data)
-    assert tells(found.evidence[0], "decode", "60.0 %")
+    assert mentions(found.evidence[0], "decode", "60.0 %")
     assert not any("prefill" in line for line in found.evidence)
-    assert any_tells(found.evidence, "9.0", "2")
+    assert any_mentions(found.evidence, "9.0", "2")
     few = summary(repeat_spread={"decode": Stat(1.0, 0.5, 2.0, 1.0, 0.2, 2)})
     assert conditions.find_noise(few) == []
     busy_but_calm = summary(environment=data.environment)

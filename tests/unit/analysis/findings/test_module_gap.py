@@ -6,7 +6,7 @@ import pytest
 
 from llm_perf_opt.analysis.findings import model
 from llm_perf_opt.summary import LedgerRow
-from tests.text_facts import tells, tells_in_order
+from tests.text_facts import mentions, mentions_in_order
 from tests.unit.summaries import summary, timings
 
 
@@ -27,7 +27,7 @@ def test_a_module_gap_is_worth_a_tenth_of_the_sample(gap: float, speaks: bool) -
 def test_a_child_that_explains_most_of_the_gap_is_named(child: float, named: str) -> None:
     rows = [row("lm", 1.5, 0.5), row("lm.mlp", child, 0.0), row("lm.attn", 0.1, 0.0)]
     (found,) = model.find_module_gap(summary(timings=timings(prefill=2.0, decode=1.0), ledger=rows))
-    assert tells(found.title, named, "prefill") and tells(found.advice, named)
+    assert mentions(found.title, named, "prefill") and mentions(found.advice, named)
 
 
 def test_the_sentence_of_a_module_gap_has_its_numbers() -> None:
@@ -39,12 +39,12 @@ def test_the_sentence_of_a_module_gap_has_its_numbers() -> None:
     ]
     data = summary(timings=timings(prefill=2.0), ledger=rows)
     (found,) = model.find_module_gap(data)
-    assert tells(found.title, "*.mlp.up", "prefill")
+    assert mentions(found.title, "*.mlp.up", "prefill")
     taken, largest, origin = found.evidence
-    assert tells(taken, "m.layers.*.mlp.up", "62.5 %", "prefill")
-    assert tells_in_order(taken, "1.25 s", "250 ms")
-    assert tells(largest, "2", "m.layers.1.mlp.up", "750 ms")
-    assert tells_in_order(origin, "hooks", "GPU")
+    assert mentions(taken, "m.layers.*.mlp.up", "62.5 %", "prefill")
+    assert mentions_in_order(taken, "1.25 s", "250 ms")
+    assert mentions(largest, "2", "m.layers.1.mlp.up", "750 ms")
+    assert mentions_in_order(origin, "hooks", "GPU")
     assert found.arithmetic == "1.25 s − 250 ms = 1.00 s"
     assert found.gain_upper_s == 1.0
 
@@ -52,16 +52,16 @@ def test_the_sentence_of_a_module_gap_has_its_numbers() -> None:
 def test_the_largest_of_several_roots_is_descended() -> None:
     rows = [row("a", 1.0, 0.9), row("b", 1.0, 0.5), row("b.c", 0.9, 0.5), row("a.c", 1.0, 0.0)]
     (found,) = model.find_module_gap(summary(timings=timings(prefill=2.0), ledger=rows))
-    assert tells(found.title, "b.c") and not tells(found.title, "a.c")
+    assert mentions(found.title, "b.c") and not mentions(found.title, "a.c")
 
 
 def test_the_largest_of_several_layers_is_the_one_that_loses_most_over_all_steps() -> None:
     rows = [row("m.0", 0.75, 0.625, "decode"), row("m.1", 0.5, 0.0, "decode")]
     data = summary(timings=timings(prefill=1.0, decode=10.0, tpot=2.5), ledger=rows)
     (found,) = model.find_module_gap(data)
-    assert tells(found.evidence[0], "m.*", "50.0 %", "decode")
-    assert tells_in_order(found.evidence[0], "5.00 s", "2.50 s")
-    assert tells(found.evidence[1], "2", "m.1", "2.00 s")
+    assert mentions(found.evidence[0], "m.*", "50.0 %", "decode")
+    assert mentions_in_order(found.evidence[0], "5.00 s", "2.50 s")
+    assert mentions(found.evidence[1], "2", "m.1", "2.00 s")
     (alone,) = model.find_module_gap(summary(timings=timings(prefill=2.0), ledger=[row("lm", 1.0, 0.0)]))
     assert len(alone.evidence) == len(found.evidence) - 1, "there is no largest of one"
 

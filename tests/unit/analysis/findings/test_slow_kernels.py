@@ -78,7 +78,7 @@ def test_attention_far_below_its_own_roofline_is_reported_without_a_gain() -> No
     assert (thin.confidence, thin.gain_upper_s) == ("low", None)
 
 
-def test_a_short_call_does_not_fill_a_device_and_says_nothing_of_its_kernel() -> None:
+def test_a_short_call_does_not_fill_a_device_and_does_not_rate_its_kernel() -> None:
     assert find_slow_kernels(captured(product("small", 10_000, 0.5e-6, 0.05))) == []
 
 
@@ -96,7 +96,7 @@ def test_a_shape_under_memory_is_compared_with_memory() -> None:
     assert judge(found)["all"].bound == "memory"
 
 
-def test_a_busy_device_without_another_finding_names_what_holds_its_time() -> None:
+def test_a_busy_device_without_another_finding_names_what_takes_its_time() -> None:
     found = captured(product("expert", 48, 3.0, 700, family="moe"), product("qkv", 36, 0.2, 650))
     (held,) = find_all(found)
     assert (held.id, held.gain_upper_s) == ("dominant-kernels", None)

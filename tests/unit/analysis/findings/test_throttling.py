@@ -9,7 +9,7 @@ import pytest
 from llm_perf_opt.analysis.findings.conditions import find_throttling
 from llm_perf_opt.summary import Telemetry, Timings
 from llm_perf_opt.summary.statistics import describe
-from tests.text_facts import any_tells, tells
+from tests.text_facts import any_mentions, mentions
 from tests.unit.summaries import summary
 
 
@@ -34,9 +34,9 @@ def test_heat_is_a_finding_bounded_by_the_clock() -> None:
     (found,) = find_throttling(summary(telemetry=device(), timings=TIMES))
     assert found.id == "throttled"
     assert found.gain_upper_s == pytest.approx(5.0 * (1 - 1.2 / 2.0))
-    assert tells(found.evidence[0], "hardware thermal slowdown", "80.0 %", "20")
-    assert any_tells(found.evidence, "88 °C")
-    assert any_tells(found.evidence, "500", "700 W")
+    assert mentions(found.evidence[0], "hardware thermal slowdown", "80.0 %", "20")
+    assert any_mentions(found.evidence, "88 °C")
+    assert any_mentions(found.evidence, "500", "700 W")
     assert found.confidence == "high"
 
 
@@ -52,11 +52,11 @@ def test_heat_is_a_finding_bounded_by_the_clock() -> None:
     ],
     ids=["no stage", "nothing told", "not throttled", "reasons not told", "a hiccup", "too few samples"],
 )
-def test_nothing_is_said_without_evidence(telemetry: Telemetry | None) -> None:
+def test_nothing_is_reported_without_evidence(telemetry: Telemetry | None) -> None:
     assert find_throttling(summary(telemetry=telemetry, timings=TIMES)) == []
 
 
-def test_a_power_limit_is_told_with_less_confidence() -> None:
+def test_a_power_limit_is_reported_with_less_confidence() -> None:
     capped = device(throttled_ratio={"software power cap": 0.9})
     assert find_throttling(summary(telemetry=capped, timings=TIMES))[0].confidence == "medium"
 

@@ -36,7 +36,7 @@ def test_a_name_of_its_own_stays_as_it_is() -> None:
 
 
 @given(st.sets(st.text("ab01<>(), ", min_size=1, max_size=12), min_size=2, max_size=6))
-def test_any_names_are_told_apart(names: set[str]) -> None:
+def test_any_names_are_distinguished(names: set[str]) -> None:
     found = distinguishing_parts(names)
     assert set(found) == names
     assert len(set(found.values())) == len(names)

@@ -93,7 +93,7 @@ def test_what_cannot_be_read_stays_as_it_is(name: str) -> None:
     assert demangled(name) == name
 
 
-def test_a_short_name_that_stands_for_gigabytes_is_left_alone() -> None:
+def test_a_short_name_of_gigabytes_is_left_alone() -> None:
     doubling = "".join(
         f"1AIS{'' if i == 0 else chr(47 + i)}_S{'' if i == 0 else chr(47 + i)}_E" for i in range(10)
     )

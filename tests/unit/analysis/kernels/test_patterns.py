@@ -44,7 +44,7 @@ def test_every_rule_finds_what_its_whole_expression_finds(name: str) -> None:
         )
     ).map("".join),
 )
-def test_so_does_any_name_made_of_their_words(name: str) -> None:
+def test_so_does_any_name_made_of_their_parts(name: str) -> None:
     for rule in family_rules():
         whole = re.search(rule.names.pattern, name, re.IGNORECASE | re.ASCII) is not None
         assert rule.names.found_in(name, name.lower()) is whole, rule

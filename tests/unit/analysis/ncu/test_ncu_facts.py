@@ -27,7 +27,7 @@ from llm_perf_opt.captures.ncu.reader import read_ncu
 from llm_perf_opt.captures.ncu.units import parse_unit
 from llm_perf_opt.hardware.resolve import unknown_hardware
 from llm_perf_opt.summary import Kernel
-from tests.text_facts import any_tells, tells, tells_in_order
+from tests.text_facts import any_mentions, mentions, mentions_in_order
 
 SOL = "GPU Speed Of Light Throughput"
 
@@ -103,10 +103,10 @@ def test_gemv_counts_its_fp32_work_and_copies_have_none(rtx5090: dict[int, NcuKe
         assert copy.counters["achieved_flops_per_s"] is None and copy.bound.bound != "compute"
         counted = [each.precision for each in copy.precisions]
         assert counted and all(each.flops == 0 for each in copy.precisions), "counted, and none executed"
-        assert any_tells(copy.notes, *counted)
+        assert any_mentions(copy.notes, *counted)
 
 
-def test_our_class_beside_nvidias(rtx5090: dict[int, NcuKernelFacts]) -> None:
+def test_our_class_next_to_nvidias(rtx5090: dict[int, NcuKernelFacts]) -> None:
     ours = {rank: facts.bound.bound for rank, facts in rtx5090.items()}
     assert ours == {
         1: "underfilled",
@@ -224,7 +224,7 @@ def test_units_lost_on_the_way_are_refused() -> None:
     (violation,) = facts.parts[0].violations
     assert violation.refused == {"dram_bytes", "duration_s", "dram_bytes_per_s"}
     assert violation.text in facts.violations and violation.text.count("B/s") == 2
-    assert any(violation.text in note and tells(note, *violation.refused) for note in facts.notes)
+    assert any(violation.text in note and mentions(note, *violation.refused) for note in facts.notes)
 
 
 def test_a_share_above_one_is_refused() -> None:
@@ -239,7 +239,7 @@ def test_noise_between_replays_is_accepted(bandwidth: float) -> None:
     assert facts.violations == []
 
 
-def test_a_remarkable_deviation_is_said_but_not_refused() -> None:
+def test_a_remarkable_deviation_is_reported_but_not_refused() -> None:
     (facts,) = facts_of(launch({**GEMM, "dram__bytes.sum.per_second": quantity(240, "Gbyte/s")}))
     assert facts.violations and facts.consistent and facts.counters["intensity_flops_per_byte"] == 250
 
@@ -405,13 +405,13 @@ def test_rules_become_ranked_time(rtx5090: dict[int, NcuKernelFacts]) -> None:
     first = rows[0]
     assert (first.kernel, first.phase) == (rtx5090[3].kernel, "prefill")
     assert first.gain_upper_s == pytest.approx(0.3817 * 0.3 * 0.098)
-    assert tells_in_order(first.arithmetic, "38.2 %", "30.0 %", "prefill", "98.0 ms", "11.2 ms")
+    assert mentions_in_order(first.arithmetic, "38.2 %", "30.0 %", "prefill", "98.0 ms", "11.2 ms")
     gains = [row.gain_upper_s or 0.0 for row in rows]
     assert gains == sorted(gains, reverse=True)
     assert any(row.gain_upper_s is None and row.share_ratio is None for row in rows)
 
 
-def test_only_global_estimates_speak_of_run_time() -> None:
+def test_only_global_estimates_are_of_run_time() -> None:
     rules = [NcuRule("S", "a", "OPT", "", 0.8, "local"), NcuRule("S", "b", "OPT", "", 0.3, "global")]
     assert best_global_estimate(rules) == 0.3 and best_global_estimate(rules[:1]) is None
 

@@ -26,7 +26,7 @@ from llm_perf_opt.analysis.ncu.vendor_rules import phase_times, rank, ranked_rul
 from llm_perf_opt.captures.ncu.launches import NcuCapture, NcuLaunch, NcuRule, Quantity
 from llm_perf_opt.core import units
 from llm_perf_opt.summary import Timings
-from tests.text_facts import any_tells, numbers, tells, tells_in_order
+from tests.text_facts import any_mentions, mentions, mentions_in_order, numbers
 from tests.unit.analysis.ncu.test_ncu_facts import GEMM, SOL, facts_of, launch, quantity
 from tests.unit.summaries import budget, kernel, one, summary, timings
 
@@ -68,19 +68,19 @@ def test_where_a_class_begins(values: dict[str, float], bound: str) -> None:
 def test_the_sentences_of_the_classes() -> None:
     balanced = classify({"compute_ratio": 0.7, "dram_ratio": 0.65}, True)
     assert balanced.bound == "balanced"
-    assert tells_in_order(balanced.arithmetic, "SM", "70.0 %", "DRAM", "65.0 %")
+    assert mentions_in_order(balanced.arithmetic, "SM", "70.0 %", "DRAM", "65.0 %")
     assert re.search(r"\b60 ?%.*\b10 ?%", balanced.arithmetic)
     busy = classify({"compute_ratio": 0.8, "l2_ratio": 0.5, "waves": 2.5, "occupancy_ratio": 0.25}, True)
     assert busy.bound == "compute" and re.search(r"\b60 ?%", busy.arithmetic)
-    assert tells_in_order(busy.arithmetic, "SM", "80.0 %", "L2", "50.0 %")
+    assert mentions_in_order(busy.arithmetic, "SM", "80.0 %", "L2", "50.0 %")
     compute, cache, waves, occupancy = busy.evidence
-    assert tells(compute, "SM", "80.0 %") and tells(cache, "L2", "50.0 %")
-    assert tells(waves, "2.50") and tells(occupancy, "25.0 %")
+    assert mentions(compute, "SM", "80.0 %") and mentions(cache, "L2", "50.0 %")
+    assert mentions(waves, "2.50") and mentions(occupancy, "25.0 %")
     copying, computing = classify({"compute_ratio": 0.8}, False), classify({"compute_ratio": 0.8}, True)
     assert (copying.bound, computing.bound) == ("issue", "compute")
     assert len(copying.arithmetic) > len(computing.arithmetic), "why it is no compute is said"
     small = classify({"compute_ratio": 0.2, "dram_ratio": 0.3, "waves": 0.25}, True)
-    assert small.bound == "underfilled" and tells(small.arithmetic, "0.25", "30.0 %")
+    assert small.bound == "underfilled" and mentions(small.arithmetic, "0.25", "30.0 %")
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_the_sentences_of_the_classes() -> None:
     ],
 )
 def test_two_verdicts_side_by_side(ours: str, theirs: str, code: str, names_both: bool) -> None:
-    said = agreement(BoundVerdict(ours, ""), VendorVerdict(theirs, ""))
-    assert said is not None
-    found, _, why = said.partition(": ")
+    text = agreement(BoundVerdict(ours, ""), VendorVerdict(theirs, ""))
+    assert text is not None
+    found, _, why = text.partition(": ")
     assert found == code and bool(why) == (code != "agrees")
     if names_both:
-        assert tells_in_order(why, ours, "NVIDIA", theirs)
+        assert mentions_in_order(why, ours, "NVIDIA", theirs)
 
 
 def rule(text: str = "", ratio: float | None = None, scope: str | None = None, name: str = "Rule") -> NcuRule:
@@ -155,7 +155,7 @@ def verdicts(rounding: dict[str, float] | None = None, **changes: float) -> list
     return [(identity(violation.text), bool(violation.refused)) for violation in found]
 
 
-def test_numbers_that_agree_raise_no_doubt() -> None:
+def test_numbers_that_agree_raise_no_problem() -> None:
     assert verdicts() == []
     assert check({}, {}) == []
 
@@ -189,7 +189,7 @@ def test_numbers_that_agree_raise_no_doubt() -> None:
         ({"occupancy_ratio": 0.513}, [("occupancy", False)]),
     ],
 )
-def test_where_a_doubt_begins(changes: dict[str, float], found: list[tuple[str, bool]]) -> None:
+def test_where_a_problem_begins(changes: dict[str, float], found: list[tuple[str, bool]]) -> None:
     assert verdicts(**changes) == found
 
 
@@ -208,12 +208,12 @@ def test_what_printing_rounded_away_is_allowed_for() -> None:
 def test_what_is_refused_is_what_the_numbers_came_from() -> None:
     (found,) = check({**CONSISTENT, "dram_bytes": 9e9}, {})
     assert found.refused == {"dram_bytes", "duration_s", "dram_bytes_per_s"}
-    assert tells_in_order(found.text, "9.00 TB/s", "1.00 TB/s")
+    assert mentions_in_order(found.text, "9.00 TB/s", "1.00 TB/s")
     (found,) = check({**CONSISTENT, "elapsed_cycles": 9e6}, {})
     assert found.refused == {"duration_s"}
     (found,) = check({**CONSISTENT, "dram_ratio": 0.1}, {})
     assert found.refused == {"dram_ratio", "dram_bytes_per_s"}
-    assert tells_in_order(found.text, "50.0 %", "10.0 %")
+    assert mentions_in_order(found.text, "50.0 %", "10.0 %")
 
 
 # work and ceilings
@@ -253,7 +253,7 @@ def test_work_of_all_instructions_is_not_added_to_that_of_each() -> None:
     assert [work.flops for work in measured_work(metrics, 1.0, 1.0)] == [7.0]
 
 
-def test_labels_of_the_roofline_section_stand_for_their_counters() -> None:
+def test_labels_of_the_roofline_section_map_to_their_counters() -> None:
     label = "Predicated-On {} Thread Instructions Executed Per Cycle"
     peak = "Theoretical Predicated-On FFMA Thread Instructions Executed"
     chart = "GPU Speed Of Light Roofline Chart"
@@ -278,8 +278,8 @@ def test_waves_are_blocks_over_what_fits_at_once() -> None:
     assert analyse_launch(launch(limits, grid=(17, 10, 3))).values["waves"] == 3.0
     given = {**limits, "launch__waves_per_multiprocessor": quantity(7.0)}
     assert analyse_launch(launch(given)).values["waves"] == 7.0
-    said = launch({}, rules=[rule("a grid of only 0.5 full waves")])
-    assert analyse_launch(said).values["waves"] == 0.5
+    text = launch({}, rules=[rule("a grid of only 0.5 full waves")])
+    assert analyse_launch(text).values["waves"] == 0.5
     assert "waves" not in analyse_launch(launch({}, grid=None)).values
 
 
@@ -366,7 +366,7 @@ def test_bytes_and_work_are_means_per_launch() -> None:
 def test_a_rate_above_its_ceiling_is_doubted(peak: float, doubted: bool) -> None:
     capture = NcuCapture([launch(GEMM)], "test")  # 50 TFLOP/s
     (facts,) = analyse_ncu(capture, peak_flops_per_s={"bfloat16": peak})
-    assert any_tells(facts.notes, "tensor_bf16", "50.0 TFLOP/s", units.flops_per_s(peak)) is doubted
+    assert any_mentions(facts.notes, "tensor_bf16", "50.0 TFLOP/s", units.flops_per_s(peak)) is doubted
     assert facts.precisions[0].peak_source == "catalogue"
 
 
@@ -382,7 +382,7 @@ def test_a_kernel_that_only_moves_data_is_not_called_compute_bound() -> None:
     assert unknown.bound.bound == "compute"
     (counted,) = facts_of(launch(none, kernel="CatArrayBatchedCopy"))
     assert counted.precision is None
-    assert any_tells(counted.notes, "tensor_bf16")
+    assert any_mentions(counted.notes, "tensor_bf16")
     assert [(each.precision, each.flops) for each in counted.precisions] == [("tensor_bf16", 0.0)]
 
 
@@ -426,17 +426,17 @@ def fact(*rules: NcuRule, phase: str | None = None, name: str = "k") -> NcuKerne
 def test_an_estimate_is_a_share_of_its_phase() -> None:
     (row,) = ranked_rules([fact(rule("", 0.5, "global"))], {"k": {"decode": 0.25}}, {"decode": 2.0})
     assert row.gain_upper_s == 0.25
-    assert tells_in_order(row.arithmetic, "50.0 %", "25.0 %", "decode", "2.00 s", "250 ms")
+    assert mentions_in_order(row.arithmetic, "50.0 %", "25.0 %", "decode", "2.00 s", "250 ms")
     (local,) = ranked_rules([fact(rule("", 0.5, "local"))], {"k": {"decode": 0.25}}, {"decode": 2.0})
     assert local.rule.speedup_scope == "local" and local.gain_upper_s == 0.25
     assert len(local.arithmetic) > len(row.arithmetic), "that it is of one unit is said"
     (row,) = ranked_rules([fact(rule("", 0.5, "global"))], {"k": {"decode": 0.25}}, {})
     assert (row.share_ratio, row.gain_upper_s) == (0.25, None)
-    assert tells(row.arithmetic, "50.0 %") and numbers(row.arithmetic) == ["50.0"]
+    assert mentions(row.arithmetic, "50.0 %") and numbers(row.arithmetic) == ["50.0"]
     assert ranked_rules([fact(rule("", None))], {}, {}) == []
 
 
-def test_a_kernel_profiled_in_one_phase_speaks_of_that_phase() -> None:
+def test_a_kernel_profiled_in_one_phase_is_of_that_phase() -> None:
     shares = {"k": {"decode": 0.25, "prefill": 0.5}}
     phases = [row.phase for row in ranked_rules([fact(rule("", 0.5), phase="decode")], shares, {})]
     assert phases == ["decode"]

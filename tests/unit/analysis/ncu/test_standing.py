@@ -30,7 +30,7 @@ from llm_perf_opt.stages.ncu.facts import run_configurations
 from llm_perf_opt.stages.nsys.facts import nsys_facts
 from llm_perf_opt.summary import Kernel, Summary
 from llm_perf_opt.summary.file import load_summary
-from tests.text_facts import tells, tells_in_order
+from tests.text_facts import mentions, mentions_in_order
 from tests.unit.nsys_exports import call, kernel, nvtx, write_export
 from tests.unit.summaries import kernel as row_of
 from tests.unit.summaries import summary, timings
@@ -93,14 +93,14 @@ def test_two_profiled_launches_of_one_configuration_share_its_weight() -> None:
     assert row.counters["duration_s"] == pytest.approx((15 * 8e-6 + 15 * 12e-6 + 10 * 100e-6) / 40)
 
 
-def test_a_configuration_with_a_small_part_of_the_time_does_not_stand_for_the_kernel() -> None:
+def test_a_configuration_with_a_small_part_of_the_time_does_not_represent_the_kernel() -> None:
     run = RunLaunches.of([in_run(SMALL, 10, 10.0), in_run(LARGE, 100, 100.0)])
     (row,) = enrich_kernels(rows("decode"), facts_of(launch(10.0, SMALL)), {}, run=run)
     assert row.profiled is not None and row.profiled.representative is False
     assert row.profiled.covered_ratio == pytest.approx(100 / 10_100)
     assert (row.profiled.profiled_configurations, row.profiled.configurations) == (1, 2)
-    assert tells(str(row.profiled.remark), units.percent(row.profiled.covered_ratio))
-    assert tells_in_order(str(row.profiled.remark), "1", "2")
+    assert mentions(str(row.profiled.remark), units.percent(row.profiled.covered_ratio))
+    assert mentions_in_order(str(row.profiled.remark), "1", "2")
 
 
 def test_a_grid_the_run_never_has_is_not_representative() -> None:
@@ -109,7 +109,7 @@ def test_a_grid_the_run_never_has_is_not_representative() -> None:
     assert row.profiled is not None and row.profiled.representative is False
     assert (row.profiled.profiled_configurations, row.profiled.configurations) == (0, 1)
     assert row.profiled.covered_ratio == 0.0
-    assert tells(str(row.profiled.remark), "8 × 1 × 1", "128 × 1 × 1")
+    assert mentions(str(row.profiled.remark), "8 × 1 × 1", "128 × 1 × 1")
 
 
 @pytest.mark.parametrize(
@@ -122,16 +122,18 @@ def test_a_launch_several_times_the_runs_mean_is_flagged(
     run = RunLaunches.of([in_run(SMALL, 100, 10.0)] if with_configurations else [])
     (row,) = enrich_kernels(rows("decode"), facts_of(launch(micros)), {}, run=run)
     assert row.profiled is not None
-    assert row.profiled.representative is fits and row.counters_stand_for_run is fits
+    assert row.profiled.representative is fits and row.counters_are_representative is fits
     assert row.profiled.duration_ratio == pytest.approx(micros / 10.0)
     assert (row.profiled.remark is None) is fits
     if not fits:
         assert f"{OFF_BY:g}" in str(row.profiled.remark) and "×" in str(row.profiled.remark)
 
 
-def test_without_a_timeline_nothing_is_said_of_standing() -> None:
+def test_without_a_timeline_nothing_is_reported_of_waiting() -> None:
     (row,) = enrich_kernels([], facts_of(launch(10.0)), {})
-    assert row.profiled is not None and row.profiled.representative is None and row.counters_stand_for_run
+    assert (
+        row.profiled is not None and row.profiled.representative is None and row.counters_are_representative
+    )
 
 
 def test_counters_never_land_on_another_phases_row() -> None:
@@ -156,13 +158,13 @@ def test_launches_in_ranges_that_name_no_phase_are_in_no_phase() -> None:
     assert [(row.phase, bool(row.counters)) for row in found] == [("decode", False), (None, True)]
 
 
-def test_without_phases_in_the_capture_the_grid_tells_the_phase() -> None:
+def test_without_phases_in_the_capture_the_grid_gives_the_phase() -> None:
     facts = facts_of(launch(10.0, SMALL), launch(100.0, LARGE))
     both = enrich_kernels(rows("prefill", "decode", micros=50.0), facts, {})
     assert [row.counters["ncu_launches"] for row in both] == [2.0, 2.0]
     run = RunLaunches.of([in_run(LARGE, 100, 100.0, "prefill"), in_run(SMALL, 100, 10.0, "decode")])
-    told = enrich_kernels(rows("prefill", "decode"), facts, {}, run=run)
-    assert [row.counters["duration_s"] for row in told] == pytest.approx([100e-6, 10e-6])
+    shown = enrich_kernels(rows("prefill", "decode"), facts, {}, run=run)
+    assert [row.counters["duration_s"] for row in shown] == pytest.approx([100e-6, 10e-6])
 
 
 @pytest.mark.parametrize(
@@ -181,15 +183,15 @@ def test_the_phase_of_a_filter(expression: str, phase: str | None) -> None:
     assert phase_of_filter(expression) == phase
 
 
-def test_a_page_without_ranges_is_of_the_phase_ncu_was_told_to_profile() -> None:
-    told = NcuSettings("base", "all", ("regex:decode.*/",), "cmd.txt")
-    assert profiled_phase(launch(1.0, settings=told)) == "decode"
-    assert profiled_phase(launch(1.0, settings=told._replace(nvtx_include=("decode/", "prefill/")))) is None
-    assert profiled_phase(launch(1.0, settings=told, ranges=("prefill",))) == "prefill"
+def test_a_page_without_ranges_is_of_the_phase_ncu_was_set_to_profile() -> None:
+    shown = NcuSettings("base", "all", ("regex:decode.*/",), "cmd.txt")
+    assert profiled_phase(launch(1.0, settings=shown)) == "decode"
+    assert profiled_phase(launch(1.0, settings=shown._replace(nvtx_include=("decode/", "prefill/")))) is None
+    assert profiled_phase(launch(1.0, settings=shown, ranges=("prefill",))) == "prefill"
     assert profiled_phase(launch(1.0)) is None
 
 
-def test_the_verdict_leaves_out_what_does_not_stand_for_the_run() -> None:
+def test_the_verdict_leaves_out_what_does_not_represent_the_run() -> None:
     def verdict(micros: float) -> str:
         (row,) = enrich_kernels(rows("decode"), facts_of(launch(micros, dram=90.0)), {})
         return judge(summary(kernels=[row], timings=timings(decode=1.0)))["decode"].bound
@@ -210,9 +212,9 @@ def test_no_gain_from_a_rule_of_a_launch_that_is_not_the_runs() -> None:
     assert elsewhere.gain_upper_s is None
 
 
-def test_conditions_are_recorded_and_said() -> None:
-    told = NcuSettings("none", "all", ("decode/",), "run.ncu-rep")
-    capture = NcuCapture([launch(10.0, settings=told), launch(11.0, settings=told)], "x")
+def test_conditions_are_recorded_and_reported() -> None:
+    shown = NcuSettings("none", "all", ("decode/",), "run.ncu-rep")
+    capture = NcuCapture([launch(10.0, settings=shown), launch(11.0, settings=shown)], "x")
     found = counter_conditions(capture, [])
     assert (found.clock_control, found.cache_control, found.launches) == ("none", "all", 2)
     assert found.phases == ["decode"] and found.source == "run.ncu-rep"
@@ -222,30 +224,32 @@ def test_conditions_are_recorded_and_said() -> None:
 @pytest.mark.parametrize("clocks", ["base", "none", "boost"])
 @pytest.mark.parametrize("caches", ["all", "none"])
 def test_the_note_follows_the_conditions(clocks: str, caches: str) -> None:
-    told = NcuSettings(clocks, caches, (), "run.ncu-rep")
-    capture = NcuCapture([launch(10.0, settings=told)], "x")
+    shown = NcuSettings(clocks, caches, (), "run.ncu-rep")
+    capture = NcuCapture([launch(10.0, settings=shown)], "x")
     (note,) = condition_notes(counter_conditions(capture, []), [])
-    assert tells(note, "run.ncu-rep") and "clock" in note and "cache" in note
-    assert [word for word in ("base", "boost") if tells(note, word)] == ([] if clocks == "none" else [clocks])
+    assert mentions(note, "run.ncu-rep") and "clock" in note and "cache" in note
+    assert [word for word in ("base", "boost") if mentions(note, word)] == (
+        [] if clocks == "none" else [clocks]
+    )
     assert ("flush" in note) is (caches == "all")
 
 
-def test_conditions_that_are_not_recorded_are_said_to_be_so() -> None:
-    told = NcuSettings("none", "all", (), "run.ncu-rep")
-    found = counter_conditions(NcuCapture([launch(10.0, settings=told), launch(11.0)], "x"), [])
+def test_conditions_that_are_not_recorded_are_reported_as_such() -> None:
+    shown = NcuSettings("none", "all", (), "run.ncu-rep")
+    found = counter_conditions(NcuCapture([launch(10.0, settings=shown), launch(11.0)], "x"), [])
     assert found.clock_control is None and found.cache_control is None
     (note,) = condition_notes(found, [])
     assert "clock" in note and "cache" in note and "run.ncu-rep" not in note
 
 
-def test_a_capture_without_phases_beside_a_run_with_them_is_said() -> None:
+def test_a_capture_without_phases_next_to_a_run_with_them_is_reported() -> None:
     capture = NcuCapture([launch(10.0)], "x")
     done = enrich_kernels(rows("prefill", "decode"), analyse_ncu(capture), {})
     notes = condition_notes(counter_conditions(capture, done), done)
     (note,) = [note for note in notes if "NVTX" in note]
     assert "phase" in note
-    told = NcuSettings("base", "all", ("decode/",), "cmd.txt")
-    phased = NcuCapture([launch(10.0, settings=told)], "x")
+    shown = NcuSettings("base", "all", ("decode/",), "cmd.txt")
+    phased = NcuCapture([launch(10.0, settings=shown)], "x")
     done = enrich_kernels(rows("prefill", "decode"), analyse_ncu(phased), {})
     assert not any("NVTX" in note for note in condition_notes(counter_conditions(phased, done), done))
 
@@ -283,7 +287,7 @@ def test_configurations_of_an_export_by_phase(export: Path) -> None:
     ]
 
 
-def test_an_export_without_grids_tells_no_configuration(tmp_path: Path) -> None:
+def test_an_export_without_grids_gives_no_configuration(tmp_path: Path) -> None:
     tables = {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel(0, 10, None, 1)]}
     path = write_export(tmp_path / "run.sqlite", tables, strings={1: "k(int)"})
     assert run_configurations(nsys_facts(path).captures) == []
@@ -330,16 +334,18 @@ def test_the_published_run_flags_the_launches_that_are_not_its_own(shared_data: 
     for name, row in profiled.items():
         ratio = (row.counters["duration_s"] or 0.0) * 1e9 / average[name]
         assert row.profiled is not None and row.profiled.duration_ratio == pytest.approx(ratio, rel=1e-4)
-        assert row.counters_stand_for_run is (1 / OFF_BY <= ratio <= OFF_BY)
+        assert row.counters_are_representative is (1 / OFF_BY <= ratio <= OFF_BY)
         digest = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
-        flagged |= {rank for rank, md5 in ranks.items() if md5 == digest and not row.counters_stand_for_run}
+        flagged |= {
+            rank for rank, md5 in ranks.items() if md5 == digest and not row.counters_are_representative
+        }
     assert flagged == {3, 17}
     assert found.counters is not None and found.counters.clock_control is None
     assert found.counters.not_representative == 2
-    unfit = [row.profiled for row in profiled.values() if not row.counters_stand_for_run]
+    unfit = [row.profiled for row in profiled.values() if not row.counters_are_representative]
     remarks = [str(each.remark) for each in unfit if each is not None]
     (note,) = [note for note in found.notes if all(remark in note for remark in remarks)]
-    assert tells_in_order(note, "2", "7")
+    assert mentions_in_order(note, "2", "7")
     text = (tmp_path / "run" / "kernels.md").read_text(encoding="utf-8")
     assert text.count("(not representative)") == 2
 

@@ -131,7 +131,7 @@ def test_operators_of_engines() -> None:
     assert grouped is not None and grouped.flops == 2 * 100 * 8 * 16
 
 
-def test_attention_of_vllm_needs_what_the_step_says() -> None:
+def test_attention_of_vllm_needs_the_record_of_its_step() -> None:
     call = signature(
         "vllm::unified_attention_with_output", [[30, 8, 64], [30, 2, 64], [30, 2, 64], [30, 8, 64]]
     )

@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.operators.graph_join import (
 )
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.captures.kineto.calls import RecordedKernel, RecordedRun, read_recorded
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.kineto_traces import annotation, call, document, kernel, op, span, write
 from tests.unit.timelines import make_timeline
 
@@ -80,7 +80,7 @@ def test_equal_sequences_get_the_operators_all_recordings_agree_on(make: Any, tm
         ("aten::mm", "decode", 2, pytest.approx(20e-9)),
         ("aten::rms_norm", "decode", 2, pytest.approx(20e-9)),
     ]
-    assert tells(join_note(join), "2", "100 %")
+    assert mentions(join_note(join), "2", "100 %")
 
 
 @pytest.mark.parametrize("graph", [("gemm", "norm"), ("norm", "gemm", "norm"), ("norm",), ("norm", "other")])
@@ -89,7 +89,7 @@ def test_sequences_that_differ_stay_unnamed(graph: tuple[str, ...], tmp_path: Pa
     assert (join.graphs, join.joined_graphs, join.owners, join.kernel_time_ratio) == (1, 0, {}, 0.0)
 
 
-def test_recordings_that_disagree_say_nothing_of_that_kernel() -> None:
+def test_recordings_that_disagree_are_not_used_for_that_kernel() -> None:
     runs = [
         RecordedRun((RecordedKernel("a", "aten::add", ("module:x",)), RecordedKernel("b", "aten::mm")), is_graph=True),
         RecordedRun((RecordedKernel("a", "aten::mul", ("module:y",)), RecordedKernel("b", "aten::mm")), is_graph=True),

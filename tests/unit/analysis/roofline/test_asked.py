@@ -52,7 +52,7 @@ def test_a_quantised_checkpoint_has_its_own_cache_or_that_of_the_run() -> None:
         ([128, 128], None, "float8"),
     ],
 )
-def test_weights_with_a_scale_per_block_are_asked_for_by_their_own_kernels(
+def test_weights_with_a_scale_per_block_are_looked_up_by_their_own_kernels(
     block: list[int] | None, computed: str | None, dtype: str
 ) -> None:
     static = counted(2.0, Quantisation("fp8", "float8", computed, block=block))

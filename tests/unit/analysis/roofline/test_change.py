@@ -16,7 +16,7 @@ from llm_perf_opt.compare.tables import describe_expected
 from llm_perf_opt.hardware.silicon import AllReduce, Operator, Timing
 from llm_perf_opt.hardware.silicon.installation import describe_absence
 from llm_perf_opt.summary import RunInfo, Summary
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.analysis.roofline.runs_with_operators import H100, PEAKS, TABLES, HalfInEight, run
 
 
@@ -27,12 +27,12 @@ def change(a: Summary, b: Summary, **options: object) -> ExpectedChange | None:
 
 
 def quantised(summary: Summary) -> Summary:
-    words = ["llm-perf-opt", "run", "model.quantise_weights=int8"]
-    summary.run = RunInfo("q", "ok", "2026-01-01T00:00:00+00:00", 1.0, words)
+    arguments = ["llm-perf-opt", "run", "model.quantise_weights=int8"]
+    summary.run = RunInfo("q", "ok", "2026-01-01T00:00:00+00:00", 1.0, arguments)
     return summary
 
 
-def test_a_larger_batch_stands_beside_what_was_measured() -> None:
+def test_a_larger_batch_is_shown_next_to_what_was_measured() -> None:
     found = change(run(batch=1, tpot=0.0125), run(batch=8, tpot=0.0130))
     assert found is not None and found.reason is None and found.by == "measured operators"
     assert [(one.what, one.a, one.b) for one in found.changed] == [("batch size", "1", "8")]
@@ -52,14 +52,14 @@ def test_weights_quantised_at_loading_are_known_by_their_setting() -> None:
     assert tpot.a - tpot.b == pytest.approx(8 * 0.5e-3, rel=0.05), "heads and attention stay in 16 bits"
 
 
-def test_32_bits_are_in_no_table_and_said_to_be_a_roofline() -> None:
+def test_32_bits_are_in_no_table_and_labelled_roofline() -> None:
     found = change(run(dtype="float32"), run())
     assert found is not None and found.by == "roofline" and found.metrics
     assert found.measured_share_ratio == 0
 
 
 @pytest.mark.parametrize("name", [None, "cuda:0"])
-def test_ranks_of_a_run_whose_device_stands_in_its_environment(name: str | None) -> None:
+def test_ranks_of_a_run_whose_device_is_in_its_environment(name: str | None) -> None:
     two = run(ranks=2)
     two.hardware.name, two.hardware.peak_flops_per_s, two.hardware.bandwidth_bytes_per_s = name, {}, None
     two.environment["devices"] = [H100, H100]
@@ -104,10 +104,10 @@ def test_where_tables_do_not_reach_there_is_a_reason_and_no_number(
 ) -> None:
     found = change(a, b)
     assert found is not None and not found.metrics and found.reason is not None
-    assert found.reason.startswith(f"{side}: ") and tells(found.reason, *facts)
+    assert found.reason.startswith(f"{side}: ") and mentions(found.reason, *facts)
 
 
-def test_without_tables_it_says_so_and_the_same_settings_say_nothing() -> None:
+def test_without_tables_there_is_a_note_and_for_the_same_settings_none() -> None:
     found = change(run(), run(batch=8), tables=None)
     assert found is not None and found.reason == describe_absence()
     assert change(run(tpot=0.02), run(tpot=0.03)) is None
@@ -142,7 +142,7 @@ def test_a_further_setting_that_no_table_knows_leaves_a_reason() -> None:
     )
     sides[1].overrides = ["infer.batch_size=8", "model.compile=true"]
     found = expected_change(*sides, metrics, TABLES)
-    assert found is not None and tells(found.reason, "model.compile")
+    assert found is not None and mentions(found.reason, "model.compile")
     assert not found.metrics and [one.what for one in found.changed] == ["batch size"]
 
 

@@ -21,7 +21,7 @@ from llm_perf_opt.summary import (
     StaticPhase,
     WhatIf,
 )
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def model(**scaling: Any) -> Static:
@@ -56,7 +56,7 @@ def needed(
     return demand(static, Point(dtype, batch, cached, prompt))
 
 
-def test_the_own_point_asks_for_what_was_counted() -> None:
+def test_the_own_point_looks_up_what_was_counted() -> None:
     assert own_point(model(), "bf16") == OWN
     cache = 2 * 9 * 4
     assert demand(model(), OWN) == Demand(((1000.0, 280.0),), (100.0, 272.0), 200.0 + cache, cache)
@@ -197,22 +197,22 @@ def row(**limits: Any) -> WhatIf:
     return found
 
 
-def test_floors_of_a_device_and_what_is_said_of_it() -> None:
+def test_floors_of_a_device_and_their_description() -> None:
     found = row(memory=1000.0)
     assert found.ttft_floor_s == 50.0 + 28.0  # vision computes, prefill moves
     assert found.tpot_floor_s == pytest.approx(27.2)
     assert found.tokens_per_s == pytest.approx(2 / 27.2)
     assert (found.device, found.batch_size, found.context_tokens, found.fits) == ("D", 2, 8, True)
     assert found.floor_term == "memory"
-    assert tells(found.note, "weights", "272 B", "1000 B") and not tells(found.note, "KV cache")
+    assert mentions(found.note, "weights", "272 B", "1000 B") and not mentions(found.note, "KV cache")
     slow = row(peak=1.0)
     assert (slow.tpot_floor_s, slow.floor_term) == (100.0, "compute")
-    assert tells(slow.note, "272 B") and not tells(slow.note, "weights")
+    assert mentions(slow.note, "272 B") and not mentions(slow.note, "weights")
     even = row(peak=100.0 / 27.2)
     assert even.floor_term == "memory"
     no_peak, no_bandwidth = row(peak=None), row(bandwidth=None)
-    assert tells(no_peak.note, "bfloat16", "peak", "272 B")
-    assert tells(no_bandwidth.note, "bandwidth", "272 B") and not tells(no_bandwidth.note, "bfloat16")
+    assert mentions(no_peak.note, "bfloat16", "peak", "272 B")
+    assert mentions(no_bandwidth.note, "bandwidth", "272 B") and not mentions(no_bandwidth.note, "bfloat16")
     for unknown in (no_peak, no_bandwidth):
         assert (unknown.tpot_floor_s, unknown.floor_term) == (None, None)
 

@@ -6,7 +6,7 @@ from llm_perf_opt.analysis.roofline.demand import Point
 from llm_perf_opt.analysis.roofline.what_if import devices_that_fit, is_static_only, on_other_devices, price
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.summary import Prediction, Summary
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.analysis.roofline.test_what_if import decoder
 from tests.unit.summaries import cpu, gpu, summary, timings
 
@@ -65,10 +65,10 @@ def test_a_report_is_static_only_when_nothing_ran() -> None:
     assert not is_static_only(summary())
 
 
-def test_memory_bound_says_of_what() -> None:
+def test_memory_bound_names_the_memory() -> None:
     devices = [each for each in load_catalogue().devices if each.name == "NVIDIA GeForce RTX 5090"]
     (short,) = price(decoder(), devices, [Point("bfloat16", 1, 10, 10)])
     (long,) = price(decoder(), devices, [Point("bfloat16", 64, 10_000_000, 10)])
     assert short.floor_term == long.floor_term == "memory"
-    assert tells(short.note, "weights") and not tells(short.note, "KV cache")
-    assert tells(long.note, "KV cache") and not tells(long.note, "weights")
+    assert mentions(short.note, "weights") and not mentions(short.note, "KV cache")
+    assert mentions(long.note, "KV cache") and not mentions(long.note, "weights")

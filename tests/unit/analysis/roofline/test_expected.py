@@ -38,7 +38,7 @@ from llm_perf_opt.hardware.silicon import (
 )
 from llm_perf_opt.summary import Peak
 from llm_perf_opt.summary.static import AttentionShape, ExpertShape, OperatorShapes, ProductShape, SmallShape
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 LIMITS = Target("a device", {"bfloat16": Peak(dense=1e14, source="")}, 1e12)
 
@@ -178,7 +178,7 @@ def test_what_no_table_has_is_a_roofline_at_a_share_of_the_limits() -> None:
     assert roofline_s(Gemm(1, 64, 64, "float8"), LIMITS) is None
 
 
-def test_a_pass_adds_up_and_says_what_rests_on_tables() -> None:
+def test_a_pass_adds_up_and_names_what_rests_on_tables() -> None:
     found = [Call("a", Gemm(1, 64, 64), 3), Call("b", Work(0.0, 1e6), 2)]
     timed = pass_time(found, LIMITS, Fixed({Gemm: 1e-3}), None)
     small = 2 * (1e6 / (1e12 * MEMORY_SHARE) + KERNEL_S)
@@ -194,13 +194,13 @@ def test_without_limits_and_tables_a_pass_has_no_time() -> None:
 
 
 @pytest.mark.parametrize(("shared", "seconds"), [(1e-3, 5e-3), (7e-3, 7e-3)])
-def test_shared_experts_of_a_step_run_beside_the_routed_ones(shared: float, seconds: float) -> None:
+def test_shared_experts_of_a_step_overlap_the_routed_ones(shared: float, seconds: float) -> None:
     found = [Call("experts", MoeLayer(1, 64, 64, 2, 8), 1), Call("shared", Gemm(1, 64, 64), 1, True)]
     timed = pass_time(found, LIMITS, Fixed({MoeLayer: 5e-3, Gemm: shared}), None)
     assert timed is not None and timed.seconds == pytest.approx(seconds)
 
 
-def test_experts_are_asked_for_whole_and_follow_the_tokens() -> None:
+def test_experts_are_looked_up_whole_and_follow_the_tokens() -> None:
     shapes = decoder()
     shapes.experts = [ExpertShape("decode", "model.layers.*.mlp.experts", 2, 1, 64, 32, 8, 2)]
     found = operators(calls(shapes, "decode", At(5, 100, 100, tensor_parallel=2)))
@@ -245,7 +245,7 @@ def test_experts_and_latent_blocks_read_their_weights_too() -> None:
     assert uncached_bytes(AllReduce(1000, 2)) == 0
 
 
-def test_links_of_a_machine_say_nothing_of_devices_beyond_it() -> None:
+def test_links_of_a_machine_do_not_apply_to_devices_beyond_it() -> None:
     linked = replace(LIMITS, link_bytes_per_s=1e11)
     assert roofline_s(AllReduce(1000, 8), linked) is not None
     assert roofline_s(AllReduce(1000, 16), linked) is None
@@ -264,7 +264,7 @@ def test_cached_heads_of_which_ranks_would_have_different_numbers_of_copies_are_
     shapes = decoder()
     for one in shapes.attention:
         one.heads, one.kv_heads = 12, 3
-    assert tells(reason_not_sharded(shapes, 4), "3", "4"), "the cached heads and the devices"
+    assert mentions(reason_not_sharded(shapes, 4), "3", "4"), "the cached heads and the devices"
     assert reason_not_sharded(shapes, 3) is None and reason_not_sharded(shapes, 6) is None
 
 

@@ -30,7 +30,7 @@ def at(**changes: object) -> Side:
     return replace(BEFORE, at=replace(BEFORE.at, **changes))  # type: ignore[arg-type]
 
 
-def test_eight_bits_gain_what_the_tables_say_of_products() -> None:
+def test_eight_bits_gain_what_the_tables_give_for_products() -> None:
     found = expected_gain(BEFORE, at(dtype="float8"), Tables(HalfInEight()))
     assert found is not None and found.source == "vllm 1.0" and found.basis == "measured operators"
     # Of 2 × 4 products, attention of 2 layers and the head, only the products of the layers halve.
@@ -63,7 +63,7 @@ def test_without_counted_launches_both_sides_are_taken_as_graphs() -> None:
     assert found is not None and found.launched == "as graphs"
 
 
-def test_where_tables_do_not_reach_it_says_roofline_and_without_limits_nothing() -> None:
+def test_outside_the_tables_it_is_the_roofline_and_without_limits_nothing() -> None:
     class Nothing(HalfInEight):
         def time(self, operator: Operator, device: str, *, framework: str | None = None) -> Timing | None:
             return None

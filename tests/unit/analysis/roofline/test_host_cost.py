@@ -14,7 +14,7 @@ WORK_S = 11e-3
 """Eight products, the head and attention of two layers at 1 ms each."""
 
 
-def test_a_step_that_waited_for_its_host_tells_what_an_operator_costs_it() -> None:
+def test_a_step_that_waited_for_its_host_gives_the_cost_of_an_operator() -> None:
     slow = run(tpot=3 * WORK_S)
     assert host_step_s(slow, TABLES) == pytest.approx(3 * WORK_S)
     started = started_in(slow, TABLES)
@@ -31,7 +31,7 @@ def test_captured_launches_share_the_same_step() -> None:
     assert started.passes["prefill"].cost.seconds == pytest.approx(3 * WORK_S / 40)
 
 
-def test_a_step_that_the_device_set_tells_nothing_of_the_host() -> None:
+def test_a_step_that_the_device_bounds_gives_no_host_cost() -> None:
     busy = run(tpot=1.2 * WORK_S)
     assert host_step_s(busy, TABLES) is None
     started = started_in(busy, TABLES)
@@ -42,7 +42,7 @@ def test_a_step_that_the_device_set_tells_nothing_of_the_host() -> None:
     assert started.step.cost.is_bound
 
 
-def test_graphs_processors_and_uncounted_models_tell_nothing_of_the_host() -> None:
+def test_graphs_processors_and_uncounted_models_give_no_host_cost() -> None:
     graphs = run(tpot=3 * WORK_S)
     graphs.workload.cuda_graphs = True
     assert host_step_s(graphs, TABLES) is None

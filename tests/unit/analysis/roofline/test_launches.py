@@ -22,7 +22,7 @@ from llm_perf_opt.analysis.roofline.what_if import note_beaten_floors, what_if
 from llm_perf_opt.core.units import seconds
 from llm_perf_opt.summary import Coverage, Hardware, Params, Peak, Static, StaticPhase, WhatIf
 from llm_perf_opt.workloads.counting.counter import count_phase, model_tree
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 PEAK, BANDWIDTH = 1e15, 1e12
 
@@ -78,17 +78,17 @@ def test_a_processor_that_does_the_work_itself_launches_nothing() -> None:
     assert predict_phases(static(1e6, 1e6, 100, 900), cpu, "bfloat16")["tpot"].bound == "memory"
 
 
-def test_launching_one_by_one_stands_beside_the_floor() -> None:
+def test_launching_one_by_one_is_shown_next_to_the_floor() -> None:
     work = static(1e10, 1e9, 100, 900)
     counted = row(work)
     assert counted.launch_graph_s == pytest.approx(100 * GRAPH_NODE_S)
     assert counted.launch_eager_s == pytest.approx(900 * EAGER_LAUNCH_S)
-    assert tells(counted.note, "3.60 ms")
+    assert mentions(counted.note, "3.60 ms")
     started = started_by(work, step_launches=200.0, launch_cost=LaunchCost(2e-6, "measured"))
     captured = row(work, started=started)
     assert captured.launch_eager_s == pytest.approx(200 * 2e-6)
     assert captured.tpot_floor_s == counted.tpot_floor_s
-    assert captured.note is not None and not tells(captured.note, "400 µs"), "the floor is longer"
+    assert captured.note is not None and not mentions(captured.note, "400 µs"), "the floor is longer"
 
 
 def test_a_capture_with_fewer_kernels_lowers_the_least_too() -> None:
@@ -107,13 +107,13 @@ def test_the_cost_measured_on_an_accelerator_is_used_a_processors_is_not() -> No
 
 
 @pytest.mark.parametrize(("factor", "is_said"), [(0.9, True), (1.0, False), (3.0, False)])
-def test_a_floor_above_what_was_measured_is_said(factor: float, is_said: bool) -> None:
+def test_a_floor_above_what_was_measured_is_reported(factor: float, is_said: bool) -> None:
     found = row(static(1e10, 1e9, 100, 900))
     before, measured = found.note, (found.tpot_floor_s or 0.0) * factor
     note_beaten_floors([found], "made up", None, measured)
     note_beaten_floors([found], "another device", None, measured / 100)
     assert (found.note != before) is is_said
-    assert not is_said or tells(found.note, "TPOT", seconds(measured))
+    assert not is_said or mentions(found.note, "TPOT", seconds(measured))
 
 
 def test_operators_that_start_work_are_counted_and_views_are_not() -> None:

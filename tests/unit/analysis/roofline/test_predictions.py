@@ -10,7 +10,7 @@ import pytest
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
 from llm_perf_opt.summary import Coverage, Hardware, Params, Peak, Stat, Static, StaticPhase, Timings
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 RTX_5090 = Hardware(
     "NVIDIA GeForce RTX 5090", "gpu", {"bfloat16": Peak(209.5e12, "white paper")}, 1.792e12, "catalogue"
@@ -91,57 +91,57 @@ def test_vision_apart_and_nested_describe_the_same_first_token(run: tuple[Static
 
 def test_predictions_are_graded_by_what_was_measured(run: tuple[Static, Timings]) -> None:
     document, timings = run
-    told = predict_phases(
+    shown = predict_phases(
         document, RTX_5090, "bfloat16", timings, decode_steps=64, prefill_includes_vision=True
     )
     step = document.phases["decode"]
     floor = ((step.weight_bytes or 0) + (step.kv_bytes or 0)) / 1.792e12
-    assert told["tpot"].floor_s == pytest.approx(floor) and told["tpot"].bound == "memory"
-    assert told["decode"].floor_s == pytest.approx(64 * floor)
-    assert told["decode"].error_ratio == pytest.approx(0.707379 / (64 * floor))
-    assert told["tpot"].error_ratio == pytest.approx(told["decode"].error_ratio)
-    assert told["ttft"].floor_s == pytest.approx(told["prefill"].floor_s)
-    assert told["vision"].bound == "compute" and told["vision"].error_ratio == pytest.approx(
-        0.039965 / told["vision"].floor_s
+    assert shown["tpot"].floor_s == pytest.approx(floor) and shown["tpot"].bound == "memory"
+    assert shown["decode"].floor_s == pytest.approx(64 * floor)
+    assert shown["decode"].error_ratio == pytest.approx(0.707379 / (64 * floor))
+    assert shown["tpot"].error_ratio == pytest.approx(shown["decode"].error_ratio)
+    assert shown["ttft"].floor_s == pytest.approx(shown["prefill"].floor_s)
+    assert shown["vision"].bound == "compute" and shown["vision"].error_ratio == pytest.approx(
+        0.039965 / shown["vision"].floor_s
     )
-    assert "64 steps ×" in told["decode"].arithmetic and "measured 707 ms" in told["decode"].arithmetic
+    assert "64 steps ×" in shown["decode"].arithmetic and "measured 707 ms" in shown["decode"].arithmetic
 
 
 def test_before_the_run_there_is_a_floor_and_no_grade() -> None:
-    told = predict_phases(
+    shown = predict_phases(
         static(prefill=deepseek_ocr_prefill(500), decode=deepseek_ocr_decode(500)), RTX_5090, "bf16"
     )
-    assert set(told) == {"prefill", "decode", "ttft", "tpot"}
-    assert all(row.error_ratio is None and row.floor_s > 0 for row in told.values())
-    assert told["ttft"].floor_s == told["prefill"].floor_s
-    assert told["decode"].floor_s == told["tpot"].floor_s
+    assert set(shown) == {"prefill", "decode", "ttft", "tpot"}
+    assert all(row.error_ratio is None and row.floor_s > 0 for row in shown.values())
+    assert shown["ttft"].floor_s == shown["prefill"].floor_s
+    assert shown["decode"].floor_s == shown["tpot"].floor_s
 
 
 def test_first_token_adds_vision_and_prefill() -> None:
     vision = StaticPhase(1e12, 1e8, None, 0.0, None)
-    told = predict_phases(static(vision=vision, prefill=deepseek_ocr_prefill(500)), RTX_5090, "bfloat16")
-    assert told["ttft"].floor_s == pytest.approx(told["vision"].floor_s + told["prefill"].floor_s)
+    shown = predict_phases(static(vision=vision, prefill=deepseek_ocr_prefill(500)), RTX_5090, "bfloat16")
+    assert shown["ttft"].floor_s == pytest.approx(shown["vision"].floor_s + shown["prefill"].floor_s)
 
 
 def test_unknown_vision_makes_no_first_token_floor() -> None:
     vision = StaticPhase(None, 1e8, None, 0.0, None)
     document = static(vision=vision, prefill=deepseek_ocr_prefill(500))
-    told = predict_phases(document, RTX_5090, "bfloat16")
-    assert set(told) == {"prefill"}
+    shown = predict_phases(document, RTX_5090, "bfloat16")
+    assert set(shown) == {"prefill"}
     (reason,) = missing_reasons(document, RTX_5090, "bfloat16")
-    assert tells(reason, "FLOPs", "vision")
+    assert mentions(reason, "FLOPs", "vision")
     used = phase_utilisation(document, Timings(ttft_s=stat(1.0)), RTX_5090, "bfloat16")
     assert used["ttft"].mfu_ratio is None, "an uncounted part must not shrink the numerator in silence"
 
 
-def test_unknown_device_predicts_nothing_and_says_why() -> None:
+def test_unknown_device_predicts_nothing_and_gives_the_reason() -> None:
     unknown = Hardware("Mystery 9000", "gpu", {}, None, "none", reason="unlisted")
     document = static(prefill=deepseek_ocr_prefill(500), decode=deepseek_ocr_decode(500))
     assert predict_phases(document, unknown, "bfloat16") == {}
     used = phase_utilisation(document, Timings(prefill_s=stat(0.1), tpot_s=stat(0.01)), unknown, "bfloat16")
     assert all(row.mfu_ratio is None and row.mbu_ratio is None for row in used.values())
-    assert tells(used["prefill"].arithmetic, "unlisted")
-    assert any(tells(reason, "unlisted") for reason in missing_reasons(document, unknown, "bfloat16"))
+    assert mentions(used["prefill"].arithmetic, "unlisted")
+    assert any(mentions(reason, "unlisted") for reason in missing_reasons(document, unknown, "bfloat16"))
 
 
 def test_no_wall_clock_gives_no_ratio() -> None:
@@ -163,9 +163,9 @@ def test_floors_of_a_run_in_round_numbers() -> None:
     timings = Timings(
         vision_s=stat(8.0), prefill_s=stat(5.0), ttft_s=stat(13.0), decode_s=stat(60.0), tpot_s=stat(5.0)
     )
-    told = predict_phases(document, ROUND, "bfloat16", timings, decode_steps=10)
+    shown = predict_phases(document, ROUND, "bfloat16", timings, decode_steps=10)
     rows = {
-        name: (row.floor_s, row.bound, row.error_ratio, row.flops, row.bytes) for name, row in told.items()
+        name: (row.floor_s, row.bound, row.error_ratio, row.flops, row.bytes) for name, row in shown.items()
     }
     assert rows == {
         "vision": (4.0, "compute", 2.0, 400.0, 10.0),
@@ -174,8 +174,8 @@ def test_floors_of_a_run_in_round_numbers() -> None:
         "ttft": (6.5, "compute", 2.0, 500.0, 35.0),
         "tpot": (2.0, "memory", 2.5, 10.0, 20.0),
     }
-    assert tells(told["decode"].arithmetic, "10", "60.0 s", "3.00")
-    assert tells(told["ttft"].arithmetic, "vision", "prefill", "13.0 s", "2.00")
+    assert mentions(shown["decode"].arithmetic, "10", "60.0 s", "3.00")
+    assert mentions(shown["ttft"].arithmetic, "vision", "prefill", "13.0 s", "2.00")
 
 
 def test_a_prefill_that_ran_the_vision_tower_is_graded_with_it() -> None:
@@ -186,8 +186,8 @@ def test_a_prefill_that_ran_the_vision_tower_is_graded_with_it() -> None:
     assert (nested["prefill"].floor_s, nested["prefill"].error_ratio) == (6.5, 2.0)
     assert (nested["ttft"].floor_s, nested["ttft"].error_ratio) == (6.5, 2.0)
     both = Timings(prefill_s=stat(13.0), ttft_s=stat(26.0))
-    told = predict_phases(document, ROUND, "bfloat16", both, prefill_includes_vision=True)
-    assert told["ttft"].error_ratio == 4.0  # measured itself
+    shown = predict_phases(document, ROUND, "bfloat16", both, prefill_includes_vision=True)
+    assert shown["ttft"].error_ratio == 4.0  # measured itself
     apart = predict_phases(document, ROUND, "bfloat16", Timings(prefill_s=stat(5.0)))
     assert (apart["prefill"].floor_s, apart["prefill"].error_ratio) == (2.5, 2.0)
     assert apart["ttft"].error_ratio is None
@@ -195,28 +195,28 @@ def test_a_prefill_that_ran_the_vision_tower_is_graded_with_it() -> None:
 
 def test_the_longer_part_names_the_limit_of_the_first_token() -> None:
     short = StaticPhase(100.0, 1.0, None, None, None)  # 1 s of computing
-    told = predict_phases(static(vision=short, prefill=PREFILL), ROUND, "bfloat16")
-    assert (told["ttft"].floor_s, told["ttft"].bound) == (3.5, "memory")
+    shown = predict_phases(static(vision=short, prefill=PREFILL), ROUND, "bfloat16")
+    assert (shown["ttft"].floor_s, shown["ttft"].bound) == (3.5, "memory")
 
 
 @pytest.mark.parametrize("steps", [None, 0])
 def test_decode_without_a_number_of_steps_is_one_step(steps: int | None) -> None:
     timings = Timings(decode_s=stat(60.0), tpot_s=stat(5.0))
-    told = predict_phases(static(decode=STEP), ROUND, "bfloat16", timings, decode_steps=steps)
-    assert (told["decode"].floor_s, told["decode"].error_ratio) == (2.0, 2.5)
+    shown = predict_phases(static(decode=STEP), ROUND, "bfloat16", timings, decode_steps=steps)
+    assert (shown["decode"].floor_s, shown["decode"].error_ratio) == (2.0, 2.5)
 
 
 def test_no_work_at_all_has_a_floor_of_nothing_and_no_grade() -> None:
-    told = predict_phases(
+    shown = predict_phases(
         static(prefill=StaticPhase(0.0, 0.0, None, None, None)), ROUND, "bf16", Timings(prefill_s=stat(1.0))
     )
-    assert (told["prefill"].floor_s, told["prefill"].error_ratio) == (0.0, None)
+    assert (shown["prefill"].floor_s, shown["prefill"].error_ratio) == (0.0, None)
 
 
 def test_missing_reasons_name_every_uncounted_part() -> None:
     document = static(prefill=StaticPhase(None, None, None, None, None), decode=STEP)
     work, weights = missing_reasons(document, ROUND, "bfloat16")
-    assert tells(work, "FLOPs", "prefill") and tells(weights, "weights", "prefill")
+    assert mentions(work, "FLOPs", "prefill") and mentions(weights, "weights", "prefill")
 
 
 def test_utilisation_of_a_run_in_round_numbers() -> None:
@@ -232,10 +232,10 @@ def test_utilisation_of_a_run_in_round_numbers() -> None:
         "decode": (pytest.approx(100 / 5000), pytest.approx(200 / 500)),
         "total": (pytest.approx(600 / 6250), pytest.approx(235 / 625)),
     }
-    said, without_cache = used["decode"].arithmetic or "", used["vision"].arithmetic or ""
-    assert tells(said, "MFU", "2.00 %", "100 FLOP", "50.0 s", "100 FLOP/s", "bfloat16", "sheet")
-    assert tells(said, "MBU", "40.0 %", "150 B", "50 B", "10.0 B/s", "catalogue", "30.0 %")
-    assert (said.count("%"), without_cache.count("%")) == (3, 2), (
+    text, without_cache = used["decode"].arithmetic or "", used["vision"].arithmetic or ""
+    assert mentions(text, "MFU", "2.00 %", "100 FLOP", "50.0 s", "100 FLOP/s", "bfloat16", "sheet")
+    assert mentions(text, "MBU", "40.0 %", "150 B", "50 B", "10.0 B/s", "catalogue", "30.0 %")
+    assert (text.count("%"), without_cache.count("%")) == (3, 2), (
         "what the weights alone take is said beside a cache"
     )
     by_token = phase_utilisation(document, timings, ROUND, "bfloat16")
@@ -269,11 +269,11 @@ def test_weights_that_were_not_counted_leave_the_flops() -> None:
 
 def test_a_single_step_is_graded_by_the_decode_it_was() -> None:
     timings = Timings(decode_s=stat(6.0), tpot_s=stat(5.0))
-    told = predict_phases(static(decode=STEP), ROUND, "bfloat16", timings, decode_steps=1)
-    assert (told["decode"].error_ratio, told["tpot"].error_ratio) == (3.0, 2.5)
+    shown = predict_phases(static(decode=STEP), ROUND, "bfloat16", timings, decode_steps=1)
+    assert (shown["decode"].error_ratio, shown["tpot"].error_ratio) == (3.0, 2.5)
 
 
 def test_floors_below_a_second_are_graded_too() -> None:
     quick = StaticPhase(25.0, 1.0, None, None, None)
-    told = predict_phases(static(prefill=quick), ROUND, "bfloat16", Timings(prefill_s=stat(1.0)))
-    assert (told["prefill"].floor_s, told["prefill"].error_ratio) == (0.25, 4.0)
+    shown = predict_phases(static(prefill=quick), ROUND, "bfloat16", Timings(prefill_s=stat(1.0)))
+    assert (shown["prefill"].floor_s, shown["prefill"].error_ratio) == (0.25, 4.0)

@@ -18,7 +18,7 @@ from llm_perf_opt.analysis.roofline.limits import (
 )
 from llm_perf_opt.core.units import canonical_dtype, dtype_bytes
 from llm_perf_opt.summary import Hardware, Peak, StaticPhase
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 positive = st.floats(1e-3, 1e18)
 PEAK = Ceiling("bfloat16 peak", 209.5e12, "sheet")
@@ -84,7 +84,7 @@ def test_missing_peak_names_the_type_and_what_is_known() -> None:
     limits = limits_for(gpu(), "float8")
     assert limits.peak is None and limits.bandwidth is not None
     (reason,) = limits.missing
-    assert tells(reason, "float8", "GPU", "bfloat16")
+    assert mentions(reason, "float8", "GPU", "bfloat16")
 
 
 def test_unknown_device_gives_its_reason_and_no_number() -> None:
@@ -92,7 +92,8 @@ def test_unknown_device_gives_its_reason_and_no_number() -> None:
     limits = limits_for(unknown, "bfloat16")
     assert limits.peak is None and limits.bandwidth is None
     assert (
-        all(tells(text, "unlisted", "Mystery 9000") for text in limits.missing) and len(limits.missing) == 2
+        all(mentions(text, "unlisted", "Mystery 9000") for text in limits.missing)
+        and len(limits.missing) == 2
     )
 
 
@@ -120,7 +121,7 @@ def test_a_limit_of_zero_is_not_a_limit() -> None:
     nothing = Hardware("GPU", "gpu", {"bfloat16": Peak(0.0, "sheet")}, 0.0, "catalogue")
     limits = limits_for(nothing, "bfloat16")
     assert limits.peak is None and limits.bandwidth is None
-    assert tells(limits.missing[0], "bfloat16", "GPU") and tells(limits.missing[1], "bandwidth", "GPU")
+    assert mentions(limits.missing[0], "bfloat16", "GPU") and mentions(limits.missing[1], "bandwidth", "GPU")
     slow = Hardware(
         "GPU", "gpu", {"bfloat16": Peak(0.5, "sheet")}, 0.25, "catalogue", bandwidth_source="probe"
     )
@@ -128,8 +129,8 @@ def test_a_limit_of_zero_is_not_a_limit() -> None:
     assert limits.peak == Ceiling("bfloat16 peak", 0.5, "sheet")
     assert limits.bandwidth == Ceiling("memory bandwidth", 0.25, "probe")
     nameless = limits_for(Hardware(None, "unknown", {}, None, "none"), None)
-    assert len(nameless.missing) == 2 and not any(tells(reason, "None") for reason in nameless.missing)
-    assert tells(nameless.missing[0], "unknown", "peak")
+    assert len(nameless.missing) == 2 and not any(mentions(reason, "None") for reason in nameless.missing)
+    assert mentions(nameless.missing[0], "unknown", "peak")
 
 
 def test_a_floor_needs_work_and_both_limits() -> None:

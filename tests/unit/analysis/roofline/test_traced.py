@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.roofline.utilisation import (
     traced_section,
 )
 from llm_perf_opt.summary import Hardware, Peak, Utilisation
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 DEVICE = Hardware(
     name="a device",
@@ -50,8 +50,8 @@ def test_the_ratio_is_flops_over_busy_time_and_peak() -> None:
     )
     assert found["mixed"].mfu_busy_ratio == pytest.approx(0.4)
     assert found["mixed"].device_busy_ratio == 0.9
-    for words in ("400 GFLOP", "1.00 ms", "1.00 PFLOP/s", "sheet", "100 %"):
-        assert words in (found["mixed"].arithmetic or "")
+    for phrase in ("400 GFLOP", "1.00 ms", "1.00 PFLOP/s", "sheet", "100 %"):
+        assert phrase in (found["mixed"].arithmetic or "")
 
 
 def test_types_are_weighed_by_their_own_peaks() -> None:
@@ -71,7 +71,7 @@ def test_too_little_counted_claims_nothing() -> None:
         None,
         None,
     )
-    assert tells(phase.reason, "94.0 %", "5.00 %")
+    assert mentions(phase.reason, "94.0 %", "5.00 %")
     found: dict[str, Utilisation] = {}
     add_traced_utilisation(found, [phase], {"mixed": 1.0})
     assert found == {}
@@ -109,7 +109,7 @@ def test_the_span_of_several_devices_is_all_of_theirs() -> None:
     assert found["mixed"].mfu_ratio == pytest.approx(0.2)
 
 
-def test_metrics_and_section_say_what_is_known() -> None:
+def test_metrics_and_section_show_what_is_known() -> None:
     good, nothing = (
         only(work({"bfloat16": 4 * 10**11})),
         only(PhaseWork(matrix_s=1.0, busy_s=1.0, graph_s=1.0)),
@@ -126,7 +126,7 @@ def test_metrics_and_section_say_what_is_known() -> None:
     assert traced_section("torch_profiler", [nothing], DEVICE) == []
 
 
-def test_a_low_intensity_stands_under_the_memory_roof() -> None:
+def test_a_low_intensity_is_under_the_memory_roof() -> None:
     phase = only(work({"bfloat16": 4 * 10**11}, operand_bytes=4e9))
     (section,) = traced_section("torch_profiler", [phase], DEVICE)
     assert section.tables[0].rows[0][-1] == "memory"
@@ -135,4 +135,4 @@ def test_a_low_intensity_stands_under_the_memory_roof() -> None:
 def test_a_rate_no_device_reaches_is_not_claimed() -> None:
     phase = only(work({"bfloat16": 10**18}))
     assert (phase.mfu_busy_ratio, phase.achieved_flops_per_s) == (None, None)
-    assert tells(phase.reason, "1000 EFLOP/s")
+    assert mentions(phase.reason, "1000 EFLOP/s")

@@ -35,7 +35,7 @@ def test_a_longer_roofline_is_a_longer_time_inside_its_range(operator: Operator)
     assert known and all(one.low_s <= one.seconds <= one.high_s for one in known)  # type: ignore[operator]
 
 
-def test_an_operator_without_a_table_takes_what_measured_ones_take_and_says_the_factor() -> None:
+def test_an_operator_without_a_table_is_scaled_as_measured_ones_and_names_the_factor() -> None:
     operator = Attention("context", 1, 3000, 32, 8, 128)
     timed = pass_time([Call("attention", operator, 3)], DEVICE, None, None)
     raw_s = roofline_s(operator, DEVICE)

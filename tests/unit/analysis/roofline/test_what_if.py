@@ -27,7 +27,7 @@ from llm_perf_opt.summary import (
     Static,
     StaticPhase,
 )
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 SLIDING = {
     "model_type": "mistral",
@@ -96,13 +96,13 @@ def test_several_devices_talk_and_the_links_have_a_floor(count: Callable[..., St
     assert slow.tpot_floor_s == slow.communication_s == shared.step_link_bytes / 1e3
     (unknown,) = price(static, [replace(device, link_bytes_per_s=None)], [point])
     assert unknown.communication_s is None and unknown.floor_term != "communication"
-    assert tells(unknown.note, size(shared.step_link_bytes)) and tells(slow.note, "1.00 kB/s")
-    assert not tells(unknown.note, "B/s"), "what is not known is not in the floor"
+    assert mentions(unknown.note, size(shared.step_link_bytes)) and mentions(slow.note, "1.00 kB/s")
+    assert not mentions(unknown.note, "B/s"), "what is not known is not in the floor"
     (quick,) = price(static, [load_catalogue().named("NVIDIA H100 SXM5 80GB")], [point])
     assert quick.communication_s == shared.step_link_bytes / 450e9
 
 
-def test_devices_stand_two_four_and_eight_at_a_time(count: Callable[..., Static]) -> None:
+def test_devices_are_listed_two_four_and_eight_at_a_time(count: Callable[..., Static]) -> None:
     rows = what_if(count("llama", 1, 60, 70), load_catalogue(), dtype="bfloat16")
     several = {row.tensor_parallel for row in rows if row.device == "NVIDIA H100 SXM5 80GB"}
     assert several == {1, 2, 4, 8}
@@ -167,14 +167,14 @@ def test_own_point_equals_the_prediction_on_every_device() -> None:
     rows = {row.device: row for row in what_if(static, catalogue, dtype="bf16", focus=())}
     assert len(rows) == len(catalogue.devices)
     for device in catalogue.devices:
-        told = predict_phases(static, device.to_hardware(), "bfloat16")
+        shown = predict_phases(static, device.to_hardware(), "bfloat16")
         row = rows[device.name]
         if "bfloat16" in device.peaks:
-            assert row.ttft_floor_s == pytest.approx(told["ttft"].floor_s)
-            assert row.tpot_floor_s == pytest.approx(told["tpot"].floor_s)
-            assert row.tokens_per_s == pytest.approx(1 / told["tpot"].floor_s)
+            assert row.ttft_floor_s == pytest.approx(shown["ttft"].floor_s)
+            assert row.tpot_floor_s == pytest.approx(shown["tpot"].floor_s)
+            assert row.tokens_per_s == pytest.approx(1 / shown["tpot"].floor_s)
         else:
-            assert told == {} and row.tpot_floor_s is None and tells(row.note, "bfloat16", "peak")
+            assert shown == {} and row.tpot_floor_s is None and mentions(row.note, "bfloat16", "peak")
 
 
 def test_fits_counts_weights_and_cache() -> None:
@@ -250,8 +250,8 @@ def test_static_model_without_scaling_prices_its_own_point_only() -> None:
     rows = what_if(static, load_catalogue(), dtype="bfloat16")
     assert len(rows) == len(load_catalogue().devices)
     h100 = next(row for row in rows if row.device == "NVIDIA H100 SXM5 80GB")
-    told = predict_phases(static, load_catalogue().named("NVIDIA H100 SXM5 80GB").to_hardware(), "bfloat16")
-    assert h100.tpot_floor_s == pytest.approx(told["tpot"].floor_s)
+    shown = predict_phases(static, load_catalogue().named("NVIDIA H100 SXM5 80GB").to_hardware(), "bfloat16")
+    assert h100.tpot_floor_s == pytest.approx(shown["tpot"].floor_s)
 
 
 def test_no_decode_or_no_type_gives_no_rows() -> None:

@@ -90,7 +90,7 @@ def test_a_trace_of_another_load_gives_no_requests(recorded: tuple[Steps, Reques
     assert window.matched_steps == 0 and window.requests == [] and window.notes
 
 
-def test_a_trace_without_marks_or_records_says_so(recorded: tuple[Steps, Requests]) -> None:
+def test_a_trace_without_marks_or_records_is_noted(recorded: tuple[Steps, Requests]) -> None:
     steps, requests = recorded
     bare = make_timeline([(0, MS, GEMM, -1)], [], [(0, MS, "forward")])
     nothing = describe_window([bare], steps, requests, None)

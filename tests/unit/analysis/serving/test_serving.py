@@ -193,7 +193,7 @@ def test_slowest_request_names_who_delayed_it(tmp_path: Path) -> None:
     assert found.serving.timeline["lanes"][0]["name"] == "engine steps"
 
 
-def test_unmatched_requests_are_under_other_and_coverage_says_so(tmp_path: Path) -> None:
+def test_unmatched_requests_are_under_other_and_lower_coverage(tmp_path: Path) -> None:
     simulated = simulate(Plan(requests=120))
     requests = write_lines(tmp_path / "requests.jsonl", simulated.own_requests())
     lines = simulated.vllm_steps()
@@ -230,7 +230,7 @@ def test_upper_end_of_a_p99_needs_368_values(n: int, has_high: bool) -> None:
     assert high is None or low < high <= n
 
 
-def test_p99_of_71_requests_is_said_to_be_the_maximum(tmp_path: Path) -> None:
+def test_p99_of_71_requests_is_labelled_the_maximum(tmp_path: Path) -> None:
     found = analysed(simulate(Plan(requests=71)), tmp_path)
     point = found.serving.load[0]
     assert any("p99 of 71 requests is their maximum" in note for note in point.notes)

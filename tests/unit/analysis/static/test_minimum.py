@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.roofline.predictions import predict_phases
 from llm_perf_opt.analysis.static.build import build_static
 from llm_perf_opt.analysis.static.counts import Conventions
 from llm_perf_opt.summary import Hardware, Peak, Stat, Static, Timings
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.report_summaries import bare_summary
 from tests.unit.static_support import BATCH, CONTEXT, PROMPT, count_both, meta_model, small_config
 
@@ -59,7 +59,7 @@ def test_experts_that_all_run_count_as_the_router_chooses_them() -> None:
     assert decode.weight_bytes is not None and least.weight_bytes is not None
     assert decode.weight_bytes - least.weight_bytes == pytest.approx(3 * 2 * one_layer * (1 - 15 / 64))
     assert least.kv_bytes == decode.kv_bytes
-    assert tells(least.reasons[0], "8", "3", "1"), "experts, layers, and how many a router chooses"
+    assert mentions(least.reasons[0], "8", "3", "1"), "experts, layers, and how many a router chooses"
 
 
 def test_latent_attention_counts_as_absorbed_in_decode_and_as_run_where_that_is_less() -> None:
@@ -103,10 +103,10 @@ def test_floors_rest_on_the_least_here_and_elsewhere() -> None:
     assert step.bytes == pytest.approx((least.weight_bytes or 0) + (least.kv_bytes or 0))
     point = own_point(static, "bfloat16")
     assert point is not None
-    asked = demand(static, point)
-    assert asked.step is not None
-    assert asked.step[0] == pytest.approx(least.flops)
-    assert asked.step[1] == pytest.approx(step.bytes)
+    requested = demand(static, point)
+    assert requested.step is not None
+    assert requested.step[0] == pytest.approx(least.flops)
+    assert requested.step[1] == pytest.approx(step.bytes)
 
 
 def test_the_difference_is_a_finding_with_both_numbers() -> None:

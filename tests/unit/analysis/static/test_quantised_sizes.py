@@ -305,7 +305,7 @@ def test_torchao_sizes_follow_the_type(kind: str, data: dict[str, Any], per_para
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "expected"),
     [
         ({"quant_method": "spqr"}, "quant_method=spqr"),
         ({"bits": 4}, "unnamed"),
@@ -318,11 +318,11 @@ def test_torchao_sizes_follow_the_type(kind: str, data: dict[str, Any], per_para
         ({"quant_method": "mxfp4"}, "module"),
     ],
 )
-def test_what_is_not_known_is_said_and_gives_no_size(config: dict[str, Any], words: str) -> None:
+def test_what_is_not_known_is_reported_and_gives_no_size(config: dict[str, Any], expected: str) -> None:
     tree = tree_of("llama", **DENSE)
     sized, found = quantise(tree, read_scheme(config, head=tree.head, element_bytes=2))
     assert found.reason is not None
-    assert words in found.reason
+    assert expected in found.reason
     assert found.weight_bytes is None
     assert sized == tree
 

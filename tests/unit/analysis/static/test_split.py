@@ -1,4 +1,4 @@
-"""A model over several ranks, on paper. What transformers really splits is looked at in test_tensor_parallel."""
+"""A model over several ranks by static analysis. What transformers really splits is tested in test_tensor_parallel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from llm_perf_opt.analysis.static.quantised import forget_weights_of_ranks
 from llm_perf_opt.analysis.static.split import Counted, Plans, split_model
 from llm_perf_opt.workloads.models.weights import plans_of
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.static_support import (
     BATCH,
     CONTEXT,
@@ -61,15 +61,15 @@ def test_every_rank_has_its_part_and_the_norms(llama: tuple[Counted, Plans], ran
     assert found.read_bytes["decode"] == (whole - norms - table + rows) / ranks + norms
 
 
-def test_what_ranks_say_follows_from_the_plan(llama: tuple[Counted, Plans]) -> None:
+def test_collectives_of_ranks_follow_from_the_plan(llama: tuple[Counted, Plans]) -> None:
     found = split_model(*llama, 2, "tensor")
-    said = {(one.phase, one.name): one for one in found.exchanges}
+    text = {(one.phase, one.name): one for one in found.exchanges}
     # The embedding, and attention and MLP of every layer; the head's outputs are gathered.
     for phase, positions in (("prefill", BATCH * PROMPT), ("decode", BATCH)):
-        summed = said[phase, "all_reduce"]
+        summed = text[phase, "all_reduce"]
         assert (summed.calls, summed.follows) == (1 + 2 * LAYERS, "positions")
         assert summed.bytes == summed.link_bytes == (1 + 2 * LAYERS) * positions * HIDDEN * ELEMENT
-    gathered = said["decode", "all_gather"]
+    gathered = text["decode", "all_gather"]
     assert (gathered.calls, gathered.bytes) == (1, BATCH * VOCABULARY * ELEMENT)
     assert (gathered.link_bytes, gathered.follows) == (gathered.bytes / 2, "sequences")
 
@@ -87,21 +87,21 @@ def test_experts_are_cut_or_shared_out(experts: tuple[Counted, Plans]) -> None:
     assert summed.calls == 1 + LAYERS, "experts no longer leave partial sums"
 
 
-def test_more_ranks_than_experts_is_said(experts: tuple[Counted, Plans]) -> None:
+def test_more_ranks_than_experts_is_reported(experts: tuple[Counted, Plans]) -> None:
     reason = split_model(*experts, 3, "tensor+expert").reason
-    assert tells(reason, "8", "experts", "3")
+    assert mentions(reason, "8", "experts", "3")
 
 
 @pytest.mark.parametrize(
     ("rule", "style"),
     [("model.layers.*.mlp.down_proj", "diagonal"), ("model.layers.*.mlp", "all_reduce")],
 )
-def test_what_is_not_known_is_said_and_not_guessed(
+def test_what_is_not_known_is_reported_and_not_guessed(
     llama: tuple[Counted, Plans], rule: str, style: str
 ) -> None:
     model, plans = llama
     found = split_model(model, replace(plans, tensor={**plans.tensor, rule: style}), 2, "tensor")
-    assert found.reason is not None and rule in found.reason and tells(found.reason, f"'{style}'")
+    assert found.reason is not None and rule in found.reason and mentions(found.reason, f"'{style}'")
     assert (found.shares, found.exchanges) == ([], [])
 
 

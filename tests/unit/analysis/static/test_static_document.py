@@ -82,8 +82,8 @@ def test_damaged_documents_are_an_input_error(tmp_path: Path, content: bytes) ->
 def test_the_report_shows_conventions_totals_and_a_folded_tree(document: StaticDocument) -> None:
     charts = static_charts(document)
     report = render_static_report(document, charts=list(charts))
-    for words in document.static.conventions.values():
-        assert words.split(":")[0][:20] in report
+    for phrase in document.static.conventions.values():
+        assert phrase.split(":")[0][:20] in report
     assert f"{document.totals.request_flops:,.0f}".replace(",", "\u202f") in report
     assert "0-1 ×2" in report
     assert "<b>" not in report
@@ -110,10 +110,10 @@ def test_the_mean_of_several_shapes_weighs_batches(counter: StaticCounter) -> No
 
 
 def test_both_conventions_are_named_in_the_document() -> None:
-    words = Conventions("halved", "all", "per_layer").describe()
-    assert words["attention"].startswith("halved")
-    assert words["head_positions"].startswith("all")
-    assert words["rotary"].startswith("per_layer")
+    text = Conventions("halved", "all", "per_layer").describe()
+    assert text["attention"].startswith("halved")
+    assert text["head_positions"].startswith("all")
+    assert text["rotary"].startswith("per_layer")
 
 
 def test_a_device_with_limits_gets_a_roofline_and_its_memory_as_a_level(document: StaticDocument) -> None:

@@ -103,15 +103,15 @@ def test_sum_over_steps_is_exact_with_any_mix_of_windows(
     assert sum_over_steps(step, first, steps) == sum(step(first + i) for i in range(steps))
 
 
-def test_sum_over_steps_asks_three_times_for_a_straight_line() -> None:
-    asked: list[int] = []
+def test_sum_over_steps_evaluates_a_straight_line_three_times() -> None:
+    requested: list[int] = []
 
     def step(context: int) -> int:
-        asked.append(context)
+        requested.append(context)
         return 5 + 2 * context
 
     assert sum_over_steps(step, 493, 100) == sum(5 + 2 * c for c in range(493, 593))
-    assert sorted(set(asked)) == [493, 542, 592]
+    assert sorted(set(requested)) == [493, 542, 592]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_name, by_range_and_name
+from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_name
 from llm_perf_opt.analysis.timeline.range_names import meaning_of, parse_rules
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.analysis.timeline.tables import kernel_rows
 from llm_perf_opt.core.errors import ConfigError
-from tests.text_facts import tells
-from tests.unit.timelines import by_innermost, make_timeline
+from tests.text_facts import mentions
+from tests.unit.timelines import by_innermost, by_range_and_name, make_timeline
 
 LAUNCH = "cudaLaunchKernel"
 
@@ -62,10 +62,10 @@ def test_rules_can_be_given_and_mistakes_are_named() -> None:
     assert meaning_of("unet step 4", rules).phase == "denoise"
     with pytest.raises(ConfigError) as broken:
         parse_rules([{"role": "phase", "phase": "x", "pattern": "("}])
-    assert tells(broken.value.message, "rule 1", "'('")
+    assert mentions(broken.value.message, "rule 1", "'('")
     with pytest.raises(ConfigError) as incomplete:
         parse_rules([{"role": "none", "pattern": "x"}, {"role": "stage", "pattern": "x"}])
-    assert tells(incomplete.value.message, "rule 2", "'stage'")
+    assert mentions(incomplete.value.message, "rule 2", "'stage'")
 
 
 def test_innermost_phase_wins_and_modules_are_inherited() -> None:

@@ -8,7 +8,7 @@ from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.analysis.timeline.time_axis import find_clock_problems
 from llm_perf_opt.captures.timeline import Timeline
 from llm_perf_opt.core.units import seconds
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.timelines import LAUNCH, US, Call, Op, make_timeline, split
 
 SECOND = 1_000_000
@@ -28,11 +28,13 @@ def test_a_capture_in_order_is_not_doubted() -> None:
     assert len(found.silence) == 0
 
 
-@pytest.mark.parametrize(("early", "by_us", "said"), [(1, 21, True), (1, 20, False), (5, 500, True)])
-def test_kernels_before_their_launch_show_that_the_clocks_differ(early: int, by_us: int, said: bool) -> None:
+@pytest.mark.parametrize(("early", "by_us", "message"), [(1, 21, True), (1, 20, False), (5, 500, True)])
+def test_kernels_before_their_launch_show_that_the_clocks_differ(
+    early: int, by_us: int, message: bool
+) -> None:
     notes = find_clock_problems(steady(early=early, by_us=by_us)).notes
-    assert len(notes) == said
-    assert all(tells(note, str(early), "100", seconds(by_us * 1e-6)) for note in notes)
+    assert len(notes) == message
+    assert all(mentions(note, str(early), "100", seconds(by_us * 1e-6)) for note in notes)
 
 
 def test_one_odd_kernel_is_not_a_clock() -> None:
@@ -43,7 +45,7 @@ def test_calls_that_cross_show_a_clock_that_jumped_back() -> None:
     crossing: list[Call] = [(100 * n, 100 * n + 120, LAUNCH) for n in range(10)]
     timeline = make_timeline([(5_000, 5_100, "gemm", 9)], crossing, unit=US)
     (note,) = find_clock_problems(timeline).notes
-    assert tells(note, "9", "10")
+    assert mentions(note, "9", "10")
     nested: list[Call] = [(100 * n, 100 * n + 90, LAUNCH) for n in range(10)]
     nested += [(100 * n + 10, 100 * n + 50, "cuLaunchKernel") for n in range(10)]
     assert find_clock_problems(make_timeline([(5_000, 5_100, "gemm", 9)], nested, unit=US)).notes == []
@@ -57,7 +59,7 @@ def test_a_stream_runs_its_work_in_order(streams: list[int]) -> None:
     ops: list[Op] = [(1_000 + 100 * n, 1_000 + 100 * n + 150, "gemm", n) for n in range(10)]
     notes = find_clock_problems(make_timeline(ops, calls, streams=streams, unit=US)).notes
     assert len(notes) == (len(set(streams)) == 1)
-    assert all(tells(note, "9", "10") for note in notes)
+    assert all(mentions(note, "9", "10") for note in notes)
 
 
 def test_branches_of_a_graph_may_overlap() -> None:
@@ -77,7 +79,7 @@ def test_an_hour_that_nobody_recorded_is_left_out() -> None:
     assert len(find_clock_problems(timeline).silence) == 1
     assert split(timeline, unit=US) == {"compute": 200, "launch": 20}
     (note,) = find_clock_problems(timeline).notes
-    assert tells(note, "3600 s")
+    assert mentions(note, "3600 s")
     assert note in summarise_timeline(timeline).warnings
 
 

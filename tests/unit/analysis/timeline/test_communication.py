@@ -146,7 +146,7 @@ def test_bytes_and_bandwidths_by_the_records() -> None:
         ([], None, None),
     ],
 )
-def test_what_is_not_recorded_of_every_call_is_not_told_of_all(
+def test_what_is_not_recorded_of_every_call_is_not_reported_of_all(
     records: list[tuple[int, str, int, int]], size: float | None, group: int | None
 ) -> None:
     timeline = make_timeline(
@@ -170,7 +170,7 @@ def test_a_kernel_without_a_name_takes_that_of_its_record_or_range() -> None:
     assert found == {"all_gather": 1, "all_reduce": 1, "collective": 1}
 
 
-def test_what_the_record_says_counts_before_the_kernels_name() -> None:
+def test_the_record_counts_before_the_kernels_name() -> None:
     """Backends carry out one collective with the kernel of another."""
     timeline = make_timeline([(0, 10, ALL_REDUCE, -1)], collectives=[(0, "barrier", 4, 8)])
     assert [one.name for one in talk_of(timeline).collectives] == ["barrier"]
@@ -193,7 +193,7 @@ def test_several_devices_have_the_mean_and_a_collective_counts_once() -> None:
     assert row.exposed_s == pytest.approx(15e-9)
 
 
-def test_a_capture_without_communication_says_nothing_of_it() -> None:
+def test_a_capture_without_communication_does_not_mention_it() -> None:
     axis = summarise_timeline(make_timeline([(0, 10, "gemm", -1)])).axis
     assert axis is not None
     assert axis.communication is None

@@ -105,7 +105,7 @@ def test_devices_have_the_names_the_capture_gives() -> None:
     assert [one.name for one in axis_of(timeline).devices] == [None, "NVIDIA H100"]
 
 
-def test_a_host_that_stands_in_a_collective_does_not_make_its_device_busy() -> None:
+def test_a_host_that_waits_in_a_collective_does_not_make_its_device_busy() -> None:
     timeline = make_timeline(
         [(0, 100, "a", 0), (500, 600, "b", 1)],
         [(-20, -10, LAUNCH), (480, 490, LAUNCH)],

@@ -42,7 +42,7 @@ def test_a_step_named_twice_counts_once() -> None:
     assert phase_counts(timeline, attribution) == {"decode": 1}
 
 
-def test_a_size_some_steps_lack_is_a_mean_of_those_that_say_and_no_total() -> None:
+def test_a_size_some_steps_lack_is_a_mean_of_the_others_and_no_total() -> None:
     ranges = [(0, 10, "step[EXTEND bs=2 toks=10]"), (10, 20, "step[SPLIT_PREFILL bs=4]")]
     (prefill,) = engine_steps(attribute(make_timeline(ranges=ranges)))
     assert (prefill.requests_per_step, prefill.tokens_per_step, prefill.tokens) == (3.0, 10.0, None)
@@ -66,7 +66,7 @@ def test_mixed_steps_own_their_kernels_and_their_time() -> None:
 
 
 @pytest.mark.parametrize("mixed", [True, False])
-def test_the_section_speaks_of_mixed_steps_only_where_there_are_any(mixed: bool) -> None:
+def test_the_section_mentions_mixed_steps_only_where_there_are_any(mixed: bool) -> None:
     name = f"execute_context_1(50)_generation_{3 if mixed else 0}({3 if mixed else 0})"
     (section,) = step_section("s", engine_steps(attribute(make_timeline(ranges=[(0, 10, name)]))))
     assert ("decoding requests" in section.tables[0].columns) == mixed

@@ -80,7 +80,7 @@ def test_arrows_lead_from_launching_calls_to_what_they_launched() -> None:
     assert ends == [(0, 0.1), (0, 0.5), (1, 1.0)]
 
 
-def test_threads_of_several_processes_are_told_apart() -> None:
+def test_threads_of_several_processes_are_distinguished() -> None:
     thread = (42 << 24) + 7
     timeline = make_timeline(
         calls=[(0, 1, LAUNCH)], ranges=[(0, 5, "decode")], threads=[thread], range_threads=[thread]

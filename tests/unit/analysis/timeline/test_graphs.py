@@ -95,7 +95,7 @@ def recording(executed: int, recorded: int) -> object:
 
 
 @pytest.mark.parametrize(("executed", "recorded", "is_recording"), [(0, 5, True), (5, 5, True), (10, 5, True), (40, 5, False)])  # fmt: skip
-def test_a_recording_is_told_from_a_run_that_also_records(
+def test_a_recording_is_distinguished_from_a_run_that_also_records(
     executed: int, recorded: int, is_recording: bool
 ) -> None:
     use = graph_use(recording(executed, recorded))  # type: ignore[arg-type]

@@ -33,26 +33,6 @@ def test_calls_that_make_the_host_wait(name: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("cudaLaunchKernel_v7000", True),
-        ("cuLaunchKernelEx", True),
-        ("hipModuleLaunchKernel", True),
-        ("hipExtModuleLaunchKernel", True),
-        ("cudaGraphLaunch_v10000", True),
-        ("cudaMemcpyAsync", True),
-        ("cudaMemsetAsync", True),
-        ("cudaMemcpy", False),
-        ("cudaDeviceSynchronize", False),
-        ("cudaMalloc", False),
-        ("cudaEventRecord", False),
-    ],
-)
-def test_calls_that_hand_over_work(name: str, expected: bool) -> None:
-    assert names.is_launch_call(name) is expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
         ("cudaMalloc_v3020", True),
         ("cudaFree", True),
         ("cudaFreeHost", True),

@@ -71,7 +71,7 @@ def test_a_silent_rank_communicates_for_no_time() -> None:
     assert quiet.communication is None
 
 
-def test_warnings_are_said_once() -> None:
+def test_warnings_are_printed_once() -> None:
     one, other = rank_facts(10), rank_facts(10)
     one.warnings, other.warnings = ["same", "mine"], ["same"]
     assert merge_facts_of_ranks({0: one, 1: other}).warnings == ["same", "mine"]

@@ -42,7 +42,7 @@ def test_a_first_launch_about_as_long_as_later_ones_is_none(first: int, usual: i
     assert found["launch"] + found.get("host", 0) == first + REPEATS * usual
 
 
-def test_few_launches_do_not_tell_what_is_usual() -> None:
+def test_few_launches_do_not_show_what_is_usual() -> None:
     calls = [(0, 10, LAUNCH), (60, 20_060, LAUNCH)]
     found = split(make_timeline([(10, 60, "a", 0), (20_060, 20_100, "b", 1)], calls, unit=US), unit=US)
     assert found.get("one-off", 0) == 0

@@ -34,7 +34,7 @@ def spans(draw: st.DrawFn) -> list[Range]:
 
 
 @given(spans(), st.lists(st.integers(-5, 130), min_size=1, max_size=20))
-def test_operators_are_told_innermost_first(operators: list[Range], times: list[int]) -> None:
+def test_operators_are_named_innermost_first(operators: list[Range], times: list[int]) -> None:
     found = OpenSpans(make_timeline(operators=operators))
     for at in times:
         inside = sorted((one for one in operators if one[0] <= at <= one[1]), key=lambda one: -one[0])
@@ -43,7 +43,7 @@ def test_operators_are_told_innermost_first(operators: list[Range], times: list[
 
 
 @given(spans(), st.lists(st.integers(-5, 130), min_size=1, max_size=20))
-def test_ranges_are_told_innermost_first(ranges: list[Range], times: list[int]) -> None:
+def test_ranges_are_named_innermost_first(ranges: list[Range], times: list[int]) -> None:
     found = OpenSpans(make_timeline(ranges=ranges))
     for at in times:
         inside = sorted((one for one in ranges if one[0] <= at <= one[1]), key=lambda one: -one[0])
@@ -52,7 +52,7 @@ def test_ranges_are_told_innermost_first(ranges: list[Range], times: list[int]) 
 
 
 @given(spans(), st.lists(st.integers(-5, 130), min_size=1, max_size=20))
-def test_frames_are_told_where_nothing_else_is_open(frames: list[Range], times: list[int]) -> None:
+def test_frames_are_named_where_nothing_else_is_open(frames: list[Range], times: list[int]) -> None:
     found = OpenSpans(make_timeline(frames=frames, unit=10 * US))
     for at in times:
         inside = [one for one in frames if one[0] <= at <= one[1] and (one[1] - one[0]) * 10 * US >= 20_000]
@@ -61,7 +61,7 @@ def test_frames_are_told_where_nothing_else_is_open(frames: list[Range], times: 
         assert found.at(1, at * 10 * US) == [("frame", name) for name in names]
 
 
-def test_calls_stand_before_operators_and_ranges() -> None:
+def test_calls_come_before_operators_and_ranges() -> None:
     timeline = make_timeline(
         calls=[(10, 40, LAUNCH), (15, 30, "cuLaunchKernel")],
         ranges=[(0, 100, "decode"), (6, 60, "sample")],

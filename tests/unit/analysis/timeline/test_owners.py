@@ -35,7 +35,7 @@ def test_the_innermost_range_or_operator_owns_the_time() -> None:
     assert owner(waiting(ranges=ranges, operators=outside)) == ("range", "sample")
 
 
-def test_most_of_the_time_decides_and_its_share_is_told() -> None:
+def test_most_of_the_time_decides_and_its_share_is_shown() -> None:
     found = owner_of(waiting(ranges=[(0, 2_200, "sample"), (2_200, END, "detokenise_step")]), "host")
     assert found.range == "sample"
     assert found.share_ratio == pytest.approx(0.75, abs=0.13)
@@ -55,7 +55,7 @@ def test_time_outside_everything_is_pythons_where_operators_are_recorded() -> No
     assert owner(waiting(operators=[(-300, -200, "aten::mm")])) == ("python", None)
 
 
-def test_python_frames_tell_where_nothing_else_does() -> None:
+def test_python_frames_are_used_where_nothing_else_is_recorded() -> None:
     frames = [(-900, END + 900, "app.py(3): main"), (5, END - 20, "app.py(90): beam_search")]
     timeline = waiting(frames=frames, operators=[(-300, -200, "aten::mm")])
     assert owner(timeline) == ("python", "app.py(90): beam_search")
@@ -137,7 +137,7 @@ def test_threads_are_named_as_the_capture_names_them(facts: dict[str, Any], labe
     assert owner_of(waiting(facts=facts), "host").thread == label
 
 
-def test_a_thread_of_nsys_is_told_without_its_process() -> None:
+def test_a_thread_of_nsys_is_named_without_its_process() -> None:
     thread = (4242 << 24) | 77
     calls = [(-120, -110, LAUNCH), (END - 10, END - 5, LAUNCH)]
     ops = [(-100, 0, "gemm", 0), (END, END + 100, "gemm", 1)]

@@ -143,7 +143,7 @@ def test_allocation_while_input_is_prepared_is_part_of_the_preparing() -> None:
 @pytest.mark.parametrize(
     "spans", [{"ranges": [(20, 320, "gloo:all_reduce")]}, {"operators": [(20, 320, "c10d::barrier")]}]
 )
-def test_time_in_which_the_host_stands_in_a_collective(spans: dict[str, Sequence[Range]]) -> None:
+def test_time_in_which_the_host_waits_in_a_collective(spans: dict[str, Sequence[Range]]) -> None:
     timeline = gap((390, 395), 400, **spans)
     assert idle(timeline) == {"communication": 300, "launch": 100}
     assert owner_of(timeline, "communication").what == "collective wait"
@@ -157,7 +157,7 @@ def test_a_watchdog_that_sleeps_in_a_waiting_call_explains_nothing() -> None:
     assert idle(timeline) == {"host": 700, "launch": 10}
 
 
-def test_every_thread_that_launches_a_noticeable_share_is_asked() -> None:
+def test_every_thread_that_launches_a_noticeable_share_is_examined() -> None:
     """Autograd launches from a thread of its own."""
     calls: list[Call] = [(-120, -110, LAUNCH), (700, 705, LAUNCH), (100, 600, MALLOC)]
     ops = [(-100, 0, "gemm", 0), (710, 810, "gemm", 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.captures.timeline import Timeline
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.timelines import LAUNCH, SYNC, US, Call, Op, make_timeline, owner_of, split
 
 
@@ -104,7 +104,7 @@ def test_a_backlog_from_before_the_capture_is_neither_idle_nor_span() -> None:
     (device,) = facts.axis.devices if facts.axis is not None else []
     assert (device.busy_ratio, device.idle_s, device.queued_s) == (1.0, 0.0, 0.0)
     assert device.backlog_s == 0.463
-    assert len([note for note in facts.warnings if tells(note, "0", "463 ms")]) == 1
+    assert len([note for note in facts.warnings if mentions(note, "0", "463 ms")]) == 1
     assert facts.axis is not None
     assert facts.axis.gaps == []
 

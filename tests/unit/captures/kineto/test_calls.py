@@ -83,14 +83,14 @@ def test_events_of_other_types_do_not_hide_the_rest(tmp_path: Path) -> None:
     assert [calls.signatures[number].dims for number in calls.signature] == [([2, 3], [3, 4]), (), ()]
 
 
-def test_threads_that_cannot_be_told_apart_are_left_out(tmp_path: Path) -> None:
+def test_threads_that_cannot_be_distinguished_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", document([shaped("aten::mm", 1, 1.0, [[2, 3], [3, 4]])]))
     twice = [{"pid": 4242, "tid": 4242}, {"pid": 4242, "tid": 4242}]
     assert len(read_operator_calls(path, WANTED, twice)) == 0
     assert len(read_operator_calls(path, WANTED, [])) == 0
 
 
-def test_a_trace_says_whether_shapes_were_recorded() -> None:
+def test_a_trace_records_whether_it_has_shapes() -> None:
     assert has_shapes({"record_shapes": 1})
     assert not has_shapes({"record_shapes": 0})
     assert not has_shapes({})

@@ -140,11 +140,11 @@ def test_the_payload_is_the_larger_side_and_not_guessed(
 
 
 @pytest.mark.parametrize(
-    ("group", "told"), [(2, 2), ("16", 16), (None, -1), ("", -1), (-1, -1), (1e12, -1), (True, -1)]
+    ("group", "message"), [(2, 2), ("16", 16), (None, -1), ("", -1), (-1, -1), (1e12, -1), (True, -1)]
 )
-def test_a_group_is_a_count_or_not_known(tmp_path: Path, group: Any, told: int) -> None:
+def test_a_group_is_a_count_or_not_known(tmp_path: Path, group: Any, message: int) -> None:
     ((_, _, _, found),) = described(read(tmp_path, host_side(**{"Group size": group})))
-    assert found == told
+    assert found == message
 
 
 def test_a_record_without_a_kernel_describes_nothing(tmp_path: Path) -> None:

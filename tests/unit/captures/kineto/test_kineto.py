@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_na
 from llm_perf_opt.captures.kineto.reader import KinetoCapture, read_kineto
 from llm_perf_opt.captures.timeline import OpKind
 from llm_perf_opt.core.errors import InputError
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.kineto_traces import HOST, LAYOUTS, annotation, call, document, kernel, op, span, write
 
 PREFILL_AND_DECODE = [
@@ -152,7 +152,7 @@ def test_a_cpu_only_trace(tmp_path: Path) -> None:
     )
     assert len(capture.timeline.ops) == 0
     assert capture.operators.self_device_ns is None
-    assert any(tells(warning, "GPU", "CUDA") for warning in capture.timeline.warnings)
+    assert any(mentions(warning, "GPU", "CUDA") for warning in capture.timeline.warnings)
 
 
 def test_a_trace_without_annotations_or_launches(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_merged_ranks_with_equal_ids_go_by_time(tmp_path: Path) -> None:
     ]
     timeline = read_kineto(write(tmp_path / "t.json", document(events))).timeline
     assert timeline.ops.process.tolist() == [1, 2]
-    assert any(tells(warning, "correlation") for warning in timeline.warnings)
+    assert any(mentions(warning, "correlation") for warning in timeline.warnings)
 
 
 def test_ranks_merged_by_label_keep_their_own_ids(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_ids_as_text_and_fields_of_odd_types(tmp_path: Path) -> None:
     assert timeline.ops.start_ns.tolist() == [10_500]
     assert (timeline.ops.end_ns - timeline.ops.start_ns).tolist() == [2_250]
     assert timeline.ops.launch.tolist() == [0]
-    assert any(tells(warning, "1", "4") for warning in timeline.warnings)
+    assert any(mentions(warning, "1", "4") for warning in timeline.warnings)
     assert timeline.names[timeline.ranges.name[timeline.ops.range[0]]] == "decode"
 
 
@@ -297,7 +297,7 @@ def test_a_file_cut_behind_the_events_keeps_them(tmp_path: Path) -> None:
     text = json.dumps({"traceEvents": PREFILL_AND_DECODE, "traceName": "a long name"})
     capture = read_kineto(write(tmp_path / "t.json", text[:-5]))
     assert len(capture.timeline.ops) == 3
-    assert tells(capture.timeline.warnings[0], "t.json", "events")
+    assert mentions(capture.timeline.warnings[0], "t.json", "events")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_damage_inside_an_event_is_refused_with_its_place(tmp_path: Path) -> Non
     assert caught.value.data["path"] == str(tmp_path / "t.json")
 
 
-def test_known_mistakes_of_exporters_are_mended(tmp_path: Path) -> None:
+def test_known_mistakes_of_exporters_are_corrected(tmp_path: Path) -> None:
     text = (
         json.dumps(document(PREFILL_AND_DECODE))
         .replace('"bytes": 8', '"bytes": 8, "memory bandwidth (GB/s)": inf, "x": -nan')
@@ -346,7 +346,7 @@ def test_nesting_without_end_is_damage_not_a_crash(tmp_path: Path, place: str) -
     text = f'{{"h": {parts["head"]}, "traceEvents": [{{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1, "x": {parts["event"]}}}], "t": {parts["tail"]}}}'
     path = write(tmp_path / "t.json", text)
     if place == "tail":
-        assert tells(read_kineto(path).timeline.warnings[0], "t.json", "events")
+        assert mentions(read_kineto(path).timeline.warnings[0], "t.json", "events")
     else:
         with pytest.raises(InputError):
             read_kineto(path)
@@ -356,10 +356,10 @@ def test_a_negative_duration_is_not_hidden(tmp_path: Path) -> None:
     events = [kernel("k", 5.0, -1.0, 1), kernel("k", 5.0, 1.0, 2)]
     capture = read_kineto(write(tmp_path / "t.json", document(events)))
     assert capture.timeline.ops.end_ns.tolist() == [6_000]
-    assert any(tells(each, "1", "2") for each in capture.timeline.warnings)
+    assert any(mentions(each, "1", "2") for each in capture.timeline.warnings)
     with pytest.raises(InputError) as caught:
         read_kineto(write(tmp_path / "t.json", document(events[:1])))
-    assert tells(caught.value.message, "t.json", "1")
+    assert mentions(caught.value.message, "t.json", "1")
 
 
 # --- real traces -----------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def in_one_go(path: Path) -> tuple[EventStream, Columns]:
     return stream, columns
 
 
-def told(columns: Columns, name: str, values: Any) -> Any:
+def named(columns: Columns, name: str, values: Any) -> Any:
     """Numbers of names and threads stand for them; in what order they were met does not matter."""
     keys = {"name": columns.names, "thread": columns.threads, "rank": columns.ranks}.get(name)
     return values if keys is None else np.array([str(key) for key in keys] or [""])[values]
@@ -71,7 +71,7 @@ def same(left: tuple[EventStream, Columns], right: tuple[EventStream, Columns]) 
         other = right[1].tables()[name]
         for column in table.names():
             ours, theirs = (
-                told(one[1], column, its.take(column)) for one, its in ((left, table), (right, other))
+                named(one[1], column, its.take(column)) for one, its in ((left, table), (right, other))
             )
             np.testing.assert_array_equal(ours, theirs, err_msg=f"{name}.{column}")
     for fact in ("thread_names", "counts", "overhead_ns", "impossible", "timed"):
@@ -144,7 +144,7 @@ def test_a_cut_inside_a_nested_list_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0.2, 0.8])
-def test_damage_is_told_as_ever(tmp_path: Path, place: float) -> None:
+def test_damage_is_reported_as_before(tmp_path: Path, place: float) -> None:
     path = write(tmp_path / "t.json", [event(n) for n in range(EVENTS)])
     text = path.read_bytes()
     at = text.index(b'"cat"', int(len(text) * place))
@@ -156,7 +156,7 @@ def test_damage_is_told_as_ever(tmp_path: Path, place: float) -> None:
     assert caught.value.data["path"] == str(path)
 
 
-def test_what_was_cut_off_is_told_as_ever(tmp_path: Path) -> None:
+def test_what_was_cut_off_is_reported_as_before(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [event(n) for n in range(EVENTS)])
     path.write_bytes(path.read_bytes()[:-3000])
 

@@ -15,7 +15,7 @@ from llm_perf_opt.captures.ncu.csv import read_ncu_csv
 from llm_perf_opt.captures.ncu.launches import function_name, parse_dimensions
 from llm_perf_opt.captures.ncu.reader import read_ncu
 from llm_perf_opt.core.errors import InputError
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 LEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size"]
 LEAD += ["Grid Size", "Device", "CC"]
@@ -89,9 +89,9 @@ def test_details_page_is_ragged_and_every_row_has_its_own_unit(write: Writer) ->
     assert metrics[f"{SOL}/Memory Throughput"].value == pytest.approx(0.6183)
     assert metrics["Memory Workload Analysis/Memory Throughput"].value == pytest.approx(143.2e9)
     assert (launch.grid, launch.block, launch.compute_capability) == ((152, 4, 1), (128, 1, 1), "12.0")
-    (said,) = launch.rules
-    assert said.text == 'Memory is more heavily utilized, "quoted" | <b>x</b>'
-    assert (said.speedup_ratio, said.speedup_scope) == (pytest.approx(0.3817), "global")
+    (text,) = launch.rules
+    assert text.text == 'Memory is more heavily utilized, "quoted" | <b>x</b>'
+    assert (text.speedup_ratio, text.speedup_scope) == (pytest.approx(0.3817), "global")
 
 
 def test_raw_page_takes_units_from_its_second_row(write: Writer) -> None:
@@ -115,7 +115,7 @@ def test_raw_page_without_units_is_refused(write: Writer) -> None:
     path = write(text)
     with pytest.raises(InputError) as caught:
         read_ncu_csv(path)
-    assert caught.value.data["path"] == str(path) and tells(
+    assert caught.value.data["path"] == str(path) and mentions(
         caught.value.hint, "--page raw", "--print-units base"
     )
 
@@ -150,13 +150,13 @@ def test_a_cut_file_loses_only_its_last_row(write: Writer, keep: int) -> None:
     assert whole - 1 <= len(values) <= whole
 
 
-def test_a_cut_is_said(write: Writer) -> None:
+def test_a_cut_is_reported(write: Writer) -> None:
     text = as_csv([LONG, metric(SOL, "Duration", "us", "6.75"), metric(SOL, "SM Frequency", "Ghz", "1.99")])
     assert read_ncu_csv(write(text)).notes == []
     path = write(text[:-10])
     capture = read_ncu_csv(path)
     assert len(capture.launches[0].metrics) == 1
-    assert any(tells(note, path.name) for note in capture.notes)
+    assert any(mentions(note, path.name) for note in capture.notes)
 
 
 def test_a_raw_page_cut_in_its_only_row_is_refused(write: Writer) -> None:
@@ -165,7 +165,7 @@ def test_a_raw_page_cut_in_its_only_row_is_refused(write: Writer) -> None:
     path = write(text[:-6])
     with pytest.raises(InputError) as caught:
         read_ncu_csv(path)
-    assert caught.value.data["path"] == str(path) and tells(caught.value.message, "row")
+    assert caught.value.data["path"] == str(path) and mentions(caught.value.message, "row")
 
 
 def test_decimal_comma_is_recognised_from_the_whole_file(write: Writer) -> None:
@@ -182,11 +182,11 @@ def test_mixed_locales_are_refused(write: Writer) -> None:
     rows = [LONG, metric(SOL, "Duration", "us", "23,42"), metric(SOL, "Elapsed Cycles", "cycle", "46.97")]
     with pytest.raises(InputError) as caught:
         read_ncu_csv(write(as_csv(rows)))
-    assert tells(caught.value.message, "23,42", "46.97")
+    assert mentions(caught.value.message, "23,42", "46.97")
     text = raw(["a__b.sum", "c__d.sum"], ["us", "us"], [*lead(), "23,42", "46.97"])
     with pytest.raises(InputError) as caught:
         read_ncu_csv(write(text))
-    assert tells(caught.value.message, "23,42", "46.97")
+    assert mentions(caught.value.message, "23,42", "46.97")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
@@ -252,7 +252,7 @@ def test_files_that_contradict_each_other_are_flagged(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(as_csv([LONG, metric(SOL, "Duration", "us", "6.75")]))
     (tmp_path / "b.csv").write_text(as_csv([LONG, metric(SOL, "Duration", "ms", "6.75")]))
     (launch,) = read_ncu(tmp_path).launches
-    assert tells(launch.notes[0], "Duration", "6.75 us", "6.75 ms")
+    assert mentions(launch.notes[0], "Duration", "6.75 us", "6.75 ms")
 
 
 def test_folders_and_paths_without_captures(tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def test_our_own_command_file_is_read_back() -> None:
         "ncu ./a\nncu --clock-control none ./b\n",
     ],
 )
-def test_files_that_tell_nothing(text: str) -> None:
+def test_files_without_information(text: str) -> None:
     assert settings_of_text(text, "cmd.txt") is None
 
 
-def test_the_command_beside_a_page_and_beside_the_folders_of_phases(tmp_path: Path) -> None:
+def test_the_command_next_to_a_page_and_next_to_the_folders_of_phases(tmp_path: Path) -> None:
     for folder in ("decode", "prefill"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "raw.csv").write_text(PAGE)
@@ -93,20 +93,20 @@ def test_the_rerun_is_the_run_that_wrote_the_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("ncu example reports", "ncu-report")
-def test_reports_tell_their_own_command_line() -> None:
+def test_reports_contain_their_own_command_line() -> None:
     """2023 and later store it; those of 2022 do not, and nothing is said of them."""
-    told = {path: settings_of_report(path) for path in example_reports()}
-    assert all(found is None or found[:3] == ("base", "all", ()) for found in told.values())
-    if any("nsight-compute-2023" in path.read_bytes().decode("latin-1") for path in told):
-        assert any(told.values())
-    for path, found in told.items():
+    shown = {path: settings_of_report(path) for path in example_reports()}
+    assert all(found is None or found[:3] == ("base", "all", ()) for found in shown.values())
+    if any("nsight-compute-2023" in path.read_bytes().decode("latin-1") for path in shown):
+        assert any(shown.values())
+    for path, found in shown.items():
         assert {launch.settings for launch in read_ncu(path).launches} == {found}
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"NVR\0", b"NVR\0\xff\xff\xff\xff", b"NVR\0\x00\x00\x00\x00" + b"\x09" * 40]
 )
-def test_damaged_reports_tell_nothing(content: bytes, tmp_path: Path) -> None:
+def test_damaged_reports_give_nothing(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.ncu-rep"
     path.write_bytes(content)
     assert settings_of_report(path) is None

@@ -101,7 +101,7 @@ def test_not_available_is_not_zero() -> None:
     assert is_missing("n/a") and is_missing("") and not is_missing("0")
 
 
-def test_ambiguous_numbers_speak_for_neither_convention() -> None:
+def test_ambiguous_numbers_support_neither_convention() -> None:
     assert not shows_decimal_comma("1,234") and not shows_decimal_point("1.234")
     assert shows_decimal_comma("23,42") and shows_decimal_comma("1.234,5")
     assert shows_decimal_point("23.42") and shows_decimal_point("1,234.5")

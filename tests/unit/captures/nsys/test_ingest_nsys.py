@@ -39,7 +39,7 @@ def h100(shared_data: Path) -> Path:
     return shared_data / "h100-nsys" / "h100_2gpu_1s.sqlite"
 
 
-def test_files_are_told_by_content(tmp_path: Path, small: Path) -> None:
+def test_files_are_detected_by_content(tmp_path: Path, small: Path) -> None:
     renamed = tmp_path / "renamed.bin"
     renamed.write_bytes(small.read_bytes())
     for path in (small, renamed, small.parent, tmp_path):

@@ -81,7 +81,7 @@ def test_other_reports(tmp_path: Path) -> None:
     assert summarise_totals(found).metrics["copy_s"] == pytest.approx(7e-9)
 
 
-def test_a_cut_last_row_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_cut_last_row_is_left_out_and_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", NEW, "90.0,600,6,100.0,1,10,300,1,gemm", "10.0,60,6,10")
     totals = read_nsys_csv(path)
     assert [one.name for one in totals.kernels] == ["gemm"]

@@ -17,7 +17,7 @@ from llm_perf_opt.captures.nsys.export import open_export
 from llm_perf_opt.captures.nsys.sqlite import read_kernel_totals, read_nsys_sqlite
 from llm_perf_opt.captures.timeline import OpKind, Timeline
 from llm_perf_opt.core.errors import InputError
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.nsys_exports import MARK, START_END, call, kernel, nvtx, process_id, thread_id, write_export
 from tests.unit.timelines import by_innermost
 
@@ -295,12 +295,12 @@ def test_copies_memsets_and_waits(tmp_path: Path) -> None:
     ]
 
 
-def test_unknown_string_ids_and_missing_launches_are_said(tmp_path: Path) -> None:
+def test_unknown_string_ids_and_missing_launches_are_reported(tmp_path: Path) -> None:
     tables = {KERNEL: [kernel(1, 2, 7, 4711), kernel(3, 4, None, 1)], RUNTIME: [call(0, 1, 8, 3)]}
     timeline = read_nsys_sqlite(write_export(tmp_path / "x.sqlite", tables, NAMES))
-    assert tells(timeline.names[timeline.ops.name[0]], "4711")
+    assert mentions(timeline.names[timeline.ops.name[0]], "4711")
     assert timeline.ops.launch.tolist() == [-1, -1]
-    assert any(tells(warning, "2 of 2") for warning in timeline.warnings)
+    assert any(mentions(warning, "2 of 2") for warning in timeline.warnings)
 
 
 @pytest.mark.parametrize("page_size", [512, 4096, 65536])
@@ -338,14 +338,14 @@ def test_the_schema_is_named(tmp_path: Path) -> None:
         assert f"nsys {schema}.1" in read_nsys_sqlite(path).source
 
 
-def test_an_export_without_device_data_says_so(tmp_path: Path) -> None:
+def test_an_export_without_device_data_is_noted(tmp_path: Path) -> None:
     timeline = read_nsys_sqlite(write_export(tmp_path / "x.sqlite", {NVTX: [nvtx(0, 5, "decode")]}))
     assert len(timeline.ops) == 0
     assert len(timeline.ranges) == 1
-    assert any(tells(warning, "GPU", "CUDA") for warning in timeline.warnings)
+    assert any(mentions(warning, "GPU", "CUDA") for warning in timeline.warnings)
 
 
-def test_broken_and_foreign_files_are_refused(tmp_path: Path) -> None:
+def test_broken_and_unrelated_files_are_refused(tmp_path: Path) -> None:
     good = write_export(
         tmp_path / "good.sqlite", {KERNEL: [kernel(i, i + 1, i, 1) for i in range(20000)]}, NAMES
     )

@@ -11,7 +11,7 @@ from llm_perf_opt.hardware.sensors.base import DeviceLimits, Reading
 from llm_perf_opt.hardware.sensors.gpu import AmdSensor, NvmlSensor
 from llm_perf_opt.hardware.sensors.sampler import FIX, MonitoredDevice, find_sensor, missing_library
 from llm_perf_opt.process.tools import HIDE
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.hardware.sensors.stand_ins import (
     H100,
     HOT,
@@ -50,7 +50,7 @@ def test_only_what_holds_a_busy_device_back_is_throttling(
     assert NvmlSensor(nvml(row, old_names=old_names), uuid=None, index=0).read().throttled == reasons
 
 
-def test_a_mig_slice_tells_its_memory_and_why_it_tells_no_more() -> None:
+def test_a_mig_slice_reports_its_memory_and_why_no_more() -> None:
     sensor = NvmlSensor(nvml(MIG), uuid="1a2b", index=0)
     assert sensor.read() == Reading(memory_bytes=17_179_869_184.0)
     assert set(sensor.absent) == {"clock_hz", "power_w", "temperature_c", "energy_j", "throttled"}
@@ -89,7 +89,7 @@ def test_amd_throttle_bits_are_grouped(status: int, reasons: tuple[str, ...] | N
     assert AmdSensor(amdsmi(gpu), bus_id=None, index=0).read().throttled == reasons
 
 
-def test_amd_says_n_a_and_refuses() -> None:
+def test_amd_reports_n_a_and_refuses() -> None:
     gpu = {
         **MI300X,
         "power": {"current_socket_power": "N/A", "average_socket_power": "N/A"},
@@ -123,7 +123,7 @@ def test_a_missing_library_is_a_reason(
     assert missing_library(device) is not None
     found = find_sensor(device)
     assert isinstance(found, str)
-    assert tells(found, package, FIX[device.library or ""])
+    assert mentions(found, package, FIX[device.library or ""])
 
 
 def test_a_driver_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +139,6 @@ def test_a_driver_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch)
     assert find_sensor(MonitoredDevice("cuda:0")) == "nvidia-ml-py: Driver Not Loaded"
 
 
-def test_a_device_nobody_knows_is_a_reason() -> None:
+def test_an_unknown_device_is_a_reason() -> None:
     found = find_sensor(MonitoredDevice("xpu:0"))
-    assert isinstance(found, str) and tells(found, "xpu:0")
+    assert isinstance(found, str) and mentions(found, "xpu:0")

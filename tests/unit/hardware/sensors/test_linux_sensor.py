@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.hardware.sensors.linux import LinuxSensor
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 def put(root: Path, **files: object) -> None:
@@ -48,7 +48,7 @@ def sensor_of(root: Path, times: list[float]) -> LinuxSensor:
     return LinuxSensor("some processor", root=root, cores=(0, 1), now=lambda: times.pop(0))
 
 
-def test_a_server_tells_everything(tmp_path: Path) -> None:
+def test_a_server_reports_everything(tmp_path: Path) -> None:
     root = server(tmp_path)
     sensor = sensor_of(root, [10.0, 12.0])
     first = sensor.read()
@@ -107,10 +107,10 @@ def test_a_meter_of_which_one_package_is_hidden_is_no_meter(tmp_path: Path) -> N
     put(root, **{"sys/class/powercap/intel-rapl:2/name": "package-1"})  # its energy_uj cannot be read
     sensor = sensor_of(root, [])
     assert sensor.read().energy_j is None
-    assert tells(sensor.absent["energy_j"], "energy_uj")
+    assert mentions(sensor.absent["energy_j"], "energy_uj")
 
 
-def test_this_machine_tells_its_memory() -> None:
+def test_this_machine_reports_its_memory() -> None:
     read = LinuxSensor("this", cores=(0,)).read()
     assert read.memory_bytes is not None
     assert read.memory_bytes > 2**20

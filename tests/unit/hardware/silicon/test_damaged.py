@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from llm_perf_opt.hardware.silicon import Attention, Gemm, Silicon
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.hardware.silicon.tables import H100, gemm_grid, installation, write_table
 
 GEMM_FILE = "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet"
@@ -92,7 +92,7 @@ def systems(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_damaged_table_costs_its_operator_alone_and_is_said(
+def test_a_damaged_table_costs_its_operator_alone_and_is_reported(
     systems: Path, fault: Callable[[Path], None]
 ) -> None:
     fault(systems / "data" / GEMM_FILE)
@@ -105,10 +105,10 @@ def test_a_damaged_table_costs_its_operator_alone_and_is_said(
     if not named_otherwise:
         assert any(GEMM_FILE in problem for problem in tables.problems), tables.problems
     # Each fault is said once, and asking again says nothing more.
-    said = list(tables.problems)
+    text = list(tables.problems)
     tables.time(PRODUCT, H100, framework="vllm")
     tables.time(Gemm(1, 64, 64), H100)
-    assert tables.problems == said and len(said) == len(set(said))
+    assert tables.problems == text and len(text) == len(set(text))
 
 
 def test_a_system_of_damaged_tables_alone_is_left_out_and_the_others_work(systems: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_system_of_damaged_tables_alone_is_left_out_and_the_others_work(system
     tables = Silicon(installation_of(systems))
     assert tables.time(PRODUCT, "NVIDIA L40S") is not None
     assert tables.time(PRODUCT, H100) is None
-    assert any(tells(problem, "h100_sxm") and ".parquet" not in problem for problem in tables.problems)
+    assert any(mentions(problem, "h100_sxm") and ".parquet" not in problem for problem in tables.problems)
 
 
 def test_some_rows_without_a_time_cost_themselves(systems: Path) -> None:
@@ -139,7 +139,7 @@ def test_some_rows_without_a_time_cost_themselves(systems: Path) -> None:
     assert found is not None and found.how == "measured"
     beyond = tables.time(Gemm(16, 64, 64), H100)
     assert beyond is None or beyond.how == "extrapolated"
-    assert tells(tables.problems[0], GEMM_FILE, "8", "12")
+    assert mentions(tables.problems[0], GEMM_FILE, "8", "12")
 
 
 def installation_of(systems: Path):  # type: ignore[no-untyped-def]

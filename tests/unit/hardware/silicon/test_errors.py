@@ -26,7 +26,7 @@ OPERATORS: list[Operator] = [
 ]
 
 
-def test_the_file_says_what_it_is_of() -> None:
+def test_the_file_names_its_subject() -> None:
     package, version = content()["package"].split()
     assert package == PACKAGE and version.startswith(KNOWN_VERSIONS) and content()["made"] is not None
 

@@ -10,8 +10,8 @@ from llm_perf_opt.analysis.roofline.expected_times import silicon_use
 from llm_perf_opt.config.schema import SiliconTables
 from llm_perf_opt.hardware.silicon import open_silicon
 from llm_perf_opt.hardware.silicon.installation import (
-    MISSING_WORDS,
-    OFF_WORDS,
+    MISSING_TEXT,
+    OFF_TEXT,
     SWITCH,
     Installation,
     describe_absence,
@@ -39,13 +39,13 @@ def test_the_choice_of_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_why_there_are_no_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("llm_perf_opt.hardware.silicon.installation.installed", lambda: None)
-    assert describe_absence() == MISSING_WORDS and silicon_use(None).reason == MISSING_WORDS
+    assert describe_absence() == MISSING_TEXT and silicon_use(None).reason == MISSING_TEXT
     place = Installation(tmp_path, "0.12.0")
     monkeypatch.setattr("llm_perf_opt.hardware.silicon.installation.installed", lambda: place)
-    assert describe_absence() == OFF_WORDS and "hardware.silicon" in OFF_WORDS
+    assert describe_absence() == OFF_TEXT and "hardware.silicon" in OFF_TEXT
 
 
-def test_nothing_heavy_is_imported_before_a_table_is_asked_for() -> None:
+def test_nothing_heavy_is_imported_before_a_table_is_requested() -> None:
     code = (
         "import sys; import llm_perf_opt.hardware.silicon as s; s.open_silicon();"
         "print([m for m in ('polars','numpy','pandas','pyarrow','scipy','torch','aiconfigurator_core') if m in sys.modules])"

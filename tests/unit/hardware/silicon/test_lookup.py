@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.hardware.silicon import Attention, Gemm, MoeLayer, Silicon, lookup
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.hardware.silicon.tables import H100, gemm_grid, gemm_row, installation, write_table
 
 GEMM = "h100_sxm/gemm/{}/gemm_perf.parquet"
@@ -25,7 +25,7 @@ def test_a_measured_shape_is_given_as_measured_with_its_source(tmp_path: Path) -
     found = silicon_with(tmp_path, vllm__0_24_0=gemm_grid()).time(Gemm(4, 64, 256), H100)
     assert found is not None and found.how == "measured" and found.rests_on_tables
     assert found.seconds == pytest.approx(4 * 64 * 256 * 1e-9)
-    assert found.source is not None and found.source.words() == "vllm 0.24.0, linear"
+    assert found.source is not None and found.source.describe() == "vllm 0.24.0, linear"
     assert found.source.table == "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet"
 
 
@@ -35,7 +35,7 @@ def test_between_measurements_a_power_law_is_met_exactly(tmp_path: Path) -> None
     assert found.seconds == pytest.approx(9 * 100 * 128 * 1e-9)
 
 
-def test_beyond_the_edge_by_a_little_the_efficiency_of_the_edge_holds(tmp_path: Path) -> None:
+def test_slightly_beyond_the_edge_the_efficiency_of_the_edge_is_used(tmp_path: Path) -> None:
     found = silicon_with(tmp_path, vllm__0_24_0=gemm_grid()).time(Gemm(16, 512, 256), H100)
     assert found is not None and found.how == "extrapolated" and not found.rests_on_tables
     assert found.seconds == pytest.approx(16 * 512 * 256 * 1e-9)
@@ -81,7 +81,7 @@ def test_the_newest_version_answers_also_between_its_shapes(tmp_path: Path) -> N
     assert seconds == sorted(seconds)
 
 
-def test_a_table_with_a_wrong_label_answers_nobody_and_is_said(
+def test_a_table_with_a_wrong_label_is_not_used_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup, "MISLABELLED", {GEMM.format("vllm/0.24.0"): "mislabelled"})
@@ -90,7 +90,7 @@ def test_a_table_with_a_wrong_label_answers_nobody_and_is_said(
         found = tables.time(Gemm(4, 64, 64), H100, framework=framework)
         assert found is not None and found.source is not None and found.source.framework == "sglang"
     (problem,) = tables.problems
-    assert tells(problem, GEMM.format("vllm/0.24.0"), "mislabelled")
+    assert mentions(problem, GEMM.format("vllm/0.24.0"), "mislabelled")
     assert len(tables.tables_of(Gemm(4, 64, 64), H100)) == 1
 
 
@@ -122,7 +122,7 @@ def test_operators_without_a_table_have_no_times(tmp_path: Path) -> None:
     assert tables.problems == []
 
 
-def test_rows_without_a_usable_time_are_left_out_and_said(tmp_path: Path) -> None:
+def test_rows_without_a_usable_time_are_left_out_and_reported(tmp_path: Path) -> None:
     bad = [gemm_row(4, 64, 64, value) for value in (0.0, -1.0, math.nan, math.inf, None)]
     rows = [row for row in gemm_grid() if (row["m"], row["n"], row["k"]) != (4, 64, 64)]
     tables = silicon_with(tmp_path, vllm__0_24_0=[*rows, *bad, gemm_row(0, 64, 64, 1.0)])
@@ -130,7 +130,7 @@ def test_rows_without_a_usable_time_are_left_out_and_said(tmp_path: Path) -> Non
     assert found is not None and found.how == "measured"
     assert tables.time(Gemm(4, 64, 64), H100) is not None
     (problem,) = tables.problems
-    assert tells(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "6", "17")
+    assert mentions(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "6", "17")
 
 
 def test_a_table_with_other_columns_is_left_out_and_the_rest_answers(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_a_table_with_other_columns_is_left_out_and_the_rest_answers(tmp_path: P
     found = tables.time(Gemm(4, 64, 64), H100)
     assert found is not None and found.source is not None and found.source.framework == "sglang"
     (problem,) = tables.problems
-    assert tells(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "m")
+    assert mentions(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "m")
 
 
-def test_a_file_that_is_no_table_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_file_that_is_no_table_is_left_out_and_reported(tmp_path: Path) -> None:
     place = installation(tmp_path)
     write_table(place.systems, GEMM.format("sglang/0.5"), gemm_grid())
     broken = place.systems / "data" / GEMM.format("vllm/0.24.0")
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_table_is_left_out_and_said(tmp_path: Path) -> None:
     found = tables.time(Gemm(4, 64, 64), H100)
     assert found is not None and found.how == "measured"
     (problem,) = tables.problems
-    assert tells(problem, "vllm/0.24.0/gemm_perf.parquet")
+    assert mentions(problem, "vllm/0.24.0/gemm_perf.parquet")
 
 
 def test_text_where_numbers_belong_is_left_out(tmp_path: Path) -> None:
@@ -162,13 +162,13 @@ def test_text_where_numbers_belong_is_left_out(tmp_path: Path) -> None:
     assert "12 of 12 rows" in tables.problems[0]
 
 
-def test_another_version_of_the_package_is_read_and_said(tmp_path: Path) -> None:
+def test_another_version_of_the_package_is_read_and_reported(tmp_path: Path) -> None:
     place = installation(tmp_path, version="0.13.1")
     write_table(place.systems, GEMM.format("vllm/0.24.0"), gemm_grid())
     tables = Silicon(place)
     assert tables.time(Gemm(4, 64, 64), H100) is not None
     (problem,) = tables.problems
-    assert tells(problem, "0.13.1", "0.12")
+    assert mentions(problem, "0.13.1", "0.12")
 
 
 def test_a_description_that_is_no_yaml_costs_only_the_power(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_description_that_is_no_yaml_costs_only_the_power(tmp_path: Path) -> N
     tables = Silicon(place)
     system = tables.system(H100)
     assert system is not None and system.power_w is None and tables.time(Gemm(4, 64, 64), H100) is not None
-    assert tells(tables.problems[0], "h100_sxm.yaml")
+    assert mentions(tables.problems[0], "h100_sxm.yaml")
 
 
 def test_float16_is_answered_by_the_other_16_bit_type(tmp_path: Path) -> None:

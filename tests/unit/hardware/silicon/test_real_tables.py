@@ -79,7 +79,7 @@ def test_no_all_reduce_was_quicker_than_the_links_allow(silicon: Silicon, ranks:
     assert shares and 0.3 < max(shares) < 1.0
 
 
-def test_tables_with_a_wrong_label_exist_and_answer_nobody(silicon: Silicon) -> None:
+def test_tables_with_a_wrong_label_exist_and_are_not_used(silicon: Silicon) -> None:
     (wrong,) = MISLABELLED
     found = silicon.time(Attention("generation", 8, 4096, 32, 8, 128), "NVIDIA A100-SXM4-80GB")
     assert found is not None and found.tables and all(one.source.table != wrong for one in found.tables)

@@ -31,16 +31,16 @@ def test_a_counter_of_no_chip_is_a_warning() -> None:
     assert found.names == [] and "gpu__tyme_duration" in found.warnings[0] and found.notes == []
 
 
-def test_other_chips_are_asked_only_where_something_is_missing() -> None:
-    asked: list[bool] = []
+def test_other_chips_are_queried_only_where_something_is_missing() -> None:
+    requested: list[bool] = []
 
     def others() -> set[str]:
-        asked.append(True)
+        requested.append(True)
         return set()
 
     accept_metrics(["gpu__time_duration.sum"], HOPPER, others)
     accept_metrics(["anything"], None, others)
-    assert asked == []
+    assert requested == []
 
 
 @pytest.mark.needs("ncu")

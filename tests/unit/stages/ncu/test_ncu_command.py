@@ -30,7 +30,7 @@ from llm_perf_opt.stages.ncu.targets import (
     read_kernel_summary,
     select_targets,
 )
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 PROGRAM = ["python", "-m", "work", "a b"]
 
@@ -132,11 +132,11 @@ def test_nvprof_names_are_replaced_and_unknown_ones_named() -> None:
     ]
     assert accepted.names[3:5] == ["gpu__time_duration.sum", "launch__grid_size"]
     assert len(accepted.names) == 7
-    assert tells(accepted.warnings[0], "flop_count_sp", *accepted.names[:3])
-    assert tells(accepted.warnings[1], "bogus__metric.sum")
+    assert mentions(accepted.warnings[0], "flop_count_sp", *accepted.names[:3])
+    assert mentions(accepted.warnings[1], "bogus__metric.sum")
 
 
-def test_nothing_is_dropped_when_ncu_could_not_be_asked() -> None:
+def test_nothing_is_dropped_when_ncu_could_not_be_queried() -> None:
     assert accept_metrics(["any__thing.sum"], None).names == ["any__thing.sum"]
 
 

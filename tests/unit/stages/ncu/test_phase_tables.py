@@ -21,7 +21,7 @@ from llm_perf_opt.stages.ncu.stage import NcuStage
 from llm_perf_opt.stages.ncu.targets import KernelTime, Target
 from tests.ncu_support import TOOLS, context, profiling_stand_in
 from tests.needs import example_reports
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.nsys_exports import call, kernel, nvtx, write_export
 
 NAMES = {1: "gemm<int>(int)", 2: "gemv<int>(int)", 3: "load<int>(int)", 9: "cudaLaunchKernel"}
@@ -57,13 +57,11 @@ def commands(run_dir: Path, *overrides: str, program: str = OWN_PROGRAM) -> dict
     found = [
         shlex.split(line.removeprefix("run   ").replace("\\\n", " ")) for line in plan if "--export" in line
     ]
-    return {
-        str(Path(words[words.index("--export") + 1]).relative_to(run_dir / "ncu")): words for words in found
-    }
+    return {str(Path(text[text.index("--export") + 1]).relative_to(run_dir / "ncu")): text for text in found}
 
 
-def values(words: list[str], option: str) -> list[str]:
-    return [words[place + 1] for place, word in enumerate(words) if word == option]
+def values(expected: list[str], option: str) -> list[str]:
+    return [expected[place + 1] for place, word in enumerate(expected) if word == option]
 
 
 def test_kernels_come_from_the_phase_and_not_from_the_process(tmp_path: Path) -> None:
@@ -81,13 +79,13 @@ def test_the_plan_profiles_every_phase_with_its_own_top_kernel(tmp_path: Path) -
     found = commands(run_dir, "run.top_n_kernels=1")
     assert set(found) == {"prefill/run", "decode/run"}
     for phase, own, other in (("prefill", "gemm", "gemv"), ("decode", "gemv", "gemm")):
-        words = found[f"{phase}/run"]
-        assert values(words, "--nvtx-include") == [f"{phase}/"]
-        (pattern,) = values(words, "--kernel-name")
+        text = found[f"{phase}/run"]
+        assert values(text, "--nvtx-include") == [f"{phase}/"]
+        (pattern,) = values(text, "--kernel-name")
         assert own in pattern and other not in pattern and "load" not in pattern
 
 
-def test_one_range_asked_for_gets_its_own_kernels_in_one_run(tmp_path: Path) -> None:
+def test_one_requested_range_gets_its_own_kernels_in_one_run(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     export(run_dir / "nsys" / "run.sqlite")
     found = commands(run_dir, "run.top_n_kernels=1", "pipeline.ncu.ncu_cli.nvtx.include=decode*")
@@ -96,7 +94,7 @@ def test_one_range_asked_for_gets_its_own_kernels_in_one_run(tmp_path: Path) -> 
     assert "gemv" in values(found["run"], "--kernel-name")[0]
 
 
-def test_all_phases_in_one_run_when_asked_for(tmp_path: Path) -> None:
+def test_all_phases_in_one_run_when_requested(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     export(run_dir / "nsys" / "run.sqlite")
     found = commands(run_dir, "pipeline.ncu.selection.per_phase=false")
@@ -146,7 +144,7 @@ def test_a_table_without_phases_is_one_run(include: str | None) -> None:
     assert group.phase == "" and group.tables == captured.tables and not group.warnings
 
 
-def test_a_range_that_no_phase_of_the_capture_is_keeps_all_kernels_and_says_so() -> None:
+def test_a_range_that_is_no_phase_of_the_capture_keeps_all_kernels_with_a_note() -> None:
     captured = Captured({"prefill": [KernelTime("k", 1.0, 1)], "decode": [KernelTime("l", 1.0, 1)]})
     (group,) = phase_groups("vision", captured, per_phase=True)
     assert group.include == ("vision/",) and set(group.tables) == {"prefill", "decode"}
@@ -170,8 +168,8 @@ def test_a_run_per_phase_leaves_the_files_of_each(tmp_path: Path) -> None:
     # The stand-in profiles none of the targets, which is said for each phase.
     assert result.status == "degraded"
     prefill, _, decode = str(result.reason).partition("decode: ")
-    assert tells(prefill, "prefill", "1") and tells(decode, "2")
-    assert tells(result.fix, "pipeline.ncu.ncu_cli.launch_count")
+    assert mentions(prefill, "prefill", "1") and mentions(decode, "2")
+    assert mentions(result.fix, "pipeline.ncu.ncu_cli.launch_count")
     assert set(result.exit_codes) >= {"ncu-prefill", "ncu-decode"}
     for phase in ("prefill", "decode"):
         folder = run_dir / "ncu" / phase

@@ -17,7 +17,7 @@ from llm_perf_opt.stages.nsys.command import (
     output_names,
     split_label,
 )
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 REGISTER = ["-e", "NSYS_NVTX_PROFILER_REGISTER_ONLY=0"]
 
@@ -122,10 +122,10 @@ def test_E7_none_is_passed_and_leaving_out_is_possible() -> None:
     with pytest.raises(ConfigError) as caught:
         build_nsys_cmd("/o", ["w"], domain_include=["a"], domain_exclude=["b"])
     assert caught.value.data["key"] == "pipeline.nsys.nvtx_domain_include"
-    assert tells(caught.value.message, "nvtx_domain_include", "nvtx_domain_exclude")
+    assert mentions(caught.value.message, "nvtx_domain_include", "nvtx_domain_exclude")
 
 
-def test_output_is_absolute_and_percent_signs_stand_for_themselves(
+def test_output_is_absolute_and_percent_signs_are_literal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -216,11 +216,11 @@ def test_extra_arguments_do_not_repeat_ours() -> None:
     for word in ("--trace=cuda", "-t", "-o", "--env-var=A=1", "--session-new=x", "--cpuctxsw=none"):
         with pytest.raises(ConfigError) as caught:
             check_extra_args([word])
-        assert caught.value.data["key"] == "pipeline.nsys.extra_args" and tells(caught.value.message, word)
+        assert caught.value.data["key"] == "pipeline.nsys.extra_args" and mentions(caught.value.message, word)
     with pytest.raises(ConfigError) as caught:
         check_extra_args(["--no-such-flag=1"], {"cuda-graph-trace"})
     assert caught.value.data["key"] == "pipeline.nsys.extra_args"
-    assert tells(caught.value.message, "--no-such-flag")
+    assert mentions(caught.value.message, "--no-such-flag")
 
 
 def test_export_stats_and_shutdown_commands_whole() -> None:

@@ -63,16 +63,16 @@ def test_a_range_that_never_opened() -> None:
     assert "exact name" in own.fix
 
 
-@pytest.mark.parametrize(("code", "words"), [(3, "exit code 3"), (139, "signal 11"), (-11, "signal 11")])
-def test_a_crash_shows_the_programs_own_words(code: int, words: str) -> None:
-    said = "loading\n[1/1] [====100%] run.nsys-rep\nTraceback: KeyError\nGenerated:\n"
-    fault = diagnose(evidence(said, code=code))
+@pytest.mark.parametrize(("code", "expected"), [(3, "exit code 3"), (139, "signal 11"), (-11, "signal 11")])
+def test_a_crash_shows_the_programs_output(code: int, expected: str) -> None:
+    text = "loading\n[1/1] [====100%] run.nsys-rep\nTraceback: KeyError\nGenerated:\n"
+    fault = diagnose(evidence(text, code=code))
     assert fault is not None
     assert (fault.kind, fault.status) == ("program-crashed", "failed")
-    assert words in fault.message
+    assert expected in fault.message
     assert "  | Traceback: KeyError" in fault.message
     assert "100%" not in fault.message
-    own = diagnose(evidence(said, code=code, built_in=False))
+    own = diagnose(evidence(text, code=code, built_in=False))
     assert own is not None
     assert own.status == "failed"
 
@@ -101,15 +101,15 @@ def test_known_messages(text: str, kind: str, transient: bool) -> None:
     assert fault.fix
 
 
-def test_a_full_disk_is_seen_even_when_nsys_says_something_else() -> None:
+def test_a_full_disk_is_detected_even_when_nsys_reports_something_else() -> None:
     fault = diagnose(evidence("", "Failed to probe the process (sync)", code=1, reports=[], free_bytes=0))
     assert fault is not None
     assert fault.kind == "disk-full"
 
 
 def test_only_the_raw_stream() -> None:
-    said = "Importer error status: The importer binary and its dependencies were not found."
-    fault = diagnose(evidence("Generated:\n", said, reports=[], streams=[Path("/t/nsys-report-1.qdstrm")]))
+    text = "Importer error status: The importer binary and its dependencies were not found."
+    fault = diagnose(evidence("Generated:\n", text, reports=[], streams=[Path("/t/nsys-report-1.qdstrm")]))
     assert fault is not None
     assert fault.kind == "importer"
     assert "importer binary" in fault.message

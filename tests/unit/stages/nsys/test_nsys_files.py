@@ -68,8 +68,8 @@ def test_a_report_left_in_scratch_is_moved_into_place(tmp_path: Path) -> None:
     left = write(tmp_path / "scratch" / "nsys-report-1234.nsys-rep", "report")
     foreign = write(tmp_path / "elsewhere" / "nsys-report-9.nsys-rep")
     (tmp_path / "out").mkdir()
-    said = f"Generated:\n    {foreign}\n    {left}\n"
-    found = collect_reports(tmp_path / "out" / "run", said, tmp_path / "scratch", {})
+    text = f"Generated:\n    {foreign}\n    {left}\n"
+    found = collect_reports(tmp_path / "out" / "run", text, tmp_path / "scratch", {})
     assert found == [tmp_path / "out" / "run.nsys-rep"]
     assert found[0].read_text() == "report"
     assert foreign.exists()

@@ -18,7 +18,7 @@ from llm_perf_opt.stages.nsys.probe import (
 )
 from tests.nsys_support import fake_nsys, write_program
 from tests.support import python_program
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 REPORTS_2022 = """
 The following built-in reports are available:
@@ -87,10 +87,10 @@ def test_a_program_that_is_not_nsys_is_a_tool_error(tmp_path: Path) -> None:
     impostor = write_program(tmp_path / "nsys", python_program("print('hello')\n"))
     with pytest.raises(ToolError) as caught:
         probe_nsys(impostor)
-    assert tells(caught.value.message, str(impostor), "hello"), "the program, and what it answers"
+    assert mentions(caught.value.message, str(impostor), "hello"), "the program, and what it answers"
     with pytest.raises(ToolError) as caught:
         probe_nsys(tmp_path / "missing")
-    assert tells(caught.value.message, str(tmp_path / "missing"))
+    assert mentions(caught.value.message, str(tmp_path / "missing"))
 
 
 def test_the_configured_tool_is_used_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_tokens_are_counted_by_usage_and_not_by_chunks() -> None:
     assert (record.output_tokens, len(record.token_s), record.counted_by) == (9, 3, "usage")
 
 
-def test_without_usage_chunks_are_counted_and_the_record_says_so() -> None:
+def test_without_usage_chunks_are_counted_with_a_note() -> None:
     record = one(Behaviour(usage=False, done_mark=False), tokens=4)
     assert (record.status, record.output_tokens, record.to_json()["counted_by"]) == ("ok", 4, "chunks")
 
@@ -100,7 +100,7 @@ def test_reasoning_and_tool_calls_are_tokens_and_the_first_answer_is_apart() -> 
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "words"),
+    ("fault", "status", "expected"),
     [
         ("429", "rejected", "HTTP 429"),
         ("500", "error", "HTTP 500"),
@@ -115,10 +115,10 @@ def test_reasoning_and_tool_calls_are_tokens_and_the_first_answer_is_apart() -> 
         ("endless-line", "error", "an event of more than"),
     ],
 )
-def test_every_fault_has_its_own_status_and_a_reason(fault: str, status: str, words: str) -> None:
+def test_every_fault_has_its_own_status_and_a_reason(fault: str, status: str, expected: str) -> None:
     record = one(Behaviour(fault=fault), timeout_s=0.3 if fault == "never-ends" else 20.0)
     assert record.status == status
-    assert words in (record.reason or "")
+    assert expected in (record.reason or "")
     assert len(record.reason or "") <= 300
 
 

@@ -137,7 +137,7 @@ logger._writer.close()
 
 
 @pytest.mark.parametrize(
-    ("code", "env", "words"),
+    ("code", "env", "expected"),
     [
         ("logger.record(N(iteration_details=7), N(finished_requests=3))", {}, "TypeError"),
         ("logger.record(*step(0)); time.sleep(0.5); logger.record(*step(1))", {STEPS_VARIABLE: "/proc/nowhere/steps.jsonl"}, None),
@@ -146,14 +146,14 @@ logger._writer.close()
     ],
 )  # fmt: skip
 def test_nothing_in_the_plug_in_can_stop_a_server(
-    code: str, env: dict[str, str], words: str | None, tmp_path: Path
+    code: str, env: dict[str, str], expected: str | None, tmp_path: Path
 ) -> None:
     done = drive(tmp_path, f"{code}\nprint('server goes on')", **env)
     assert done.returncode == 0, done.stderr
     assert "server goes on" in done.stdout
     assert done.stderr == ""
-    if words is not None:
-        assert words in (tmp_path / "steps.jsonl.log").read_text()
+    if expected is not None:
+        assert expected in (tmp_path / "steps.jsonl.log").read_text()
 
 
 def test_without_its_variable_the_plug_in_records_nothing(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ def test_load_and_lengths_are_in_the_command(client: str, level: LoadLevel, tmp_
         config(client, prompt_tokens=77, new_tokens=33), level, "http://127.0.0.1:1", "m", tmp_path
     )
     text = " ".join(command)
-    words = text.replace("=", " ").replace(",", " ").split()
-    assert ("2.5" in words) == (level is OPEN)
-    assert ("8" in words) == (level is CLOSED)
+    arguments = text.replace("=", " ").replace(",", " ").split()
+    assert ("2.5" in arguments) == (level is OPEN)
+    assert ("8" in arguments) == (level is CLOSED)
     assert "77" in text
     assert "33" in text
     assert str(tmp_path) in text
@@ -96,7 +96,7 @@ def test_results_are_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (facts.serving.load[0].completed, facts.serving.load[0].concurrency) == (2, 8)
 
 
-def test_a_client_that_leaves_nothing_is_an_error_with_what_it_said(
+def test_a_client_without_results_is_an_error_with_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_vllm(tmp_path / "bin", "echo planted trouble >&2; exit 3", monkeypatch)

@@ -49,12 +49,12 @@ class FakeServer:
             {"/start_profile": start, "/stop_profile": stop},
             ranks,
         )
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.is_alive = True
 
     def get(self, path: str, *, post: bool = False, timeout_s: float = 0.0) -> tuple[int | None, str]:
         assert post and timeout_s > 0
-        self.asked.append(path)
+        self.requested.append(path)
         if path == "/stop_profile" and self.answers[path] == 200:
             for rank in range(self.ranks):
                 write_trace(self.folder / TRACES, rank)
@@ -92,7 +92,7 @@ def test_a_refused_start_is_a_reason_and_nothing_is_stopped(
     server = FakeServer(tmp_path, start=status)
     window = profiled(server, tmp_path)
     assert window.problem is not None and word in window.problem
-    assert server.asked == ["/start_profile"] and window.requests == 0
+    assert server.requested == ["/start_profile"] and window.requests == 0
 
 
 def test_an_engine_that_never_writes_its_trace_is_given_up(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_load_without_end_is_stopped(tmp_path: Path) -> None:
     config = ServeConfig(engine=EngineName.vllm, profile=True, profile_timeout_s=0.05)
     server = FakeServer(tmp_path)
     window = asyncio.run(profile_load(cast(Server, server), config, tmp_path, "x", send))
-    assert server.asked == ["/start_profile", "/stop_profile"] and window.notes and window.traces
+    assert server.requested == ["/start_profile", "/stop_profile"] and window.notes and window.traces
 
 
 def test_a_full_disk_is_seen_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_full_disk_is_seen_before_the_start(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 1))
     server = FakeServer(tmp_path)
     window = profiled(server, tmp_path)
-    assert window.problem is not None and server.asked == []
+    assert window.problem is not None and server.requested == []
 
 
 def test_every_rank_needs_a_trace(tmp_path: Path) -> None:

@@ -137,7 +137,9 @@ def test_a_started_engine_is_stopped_with_all_it_started(tmp_path: Path, as_engi
     assert "0.32.0" in (root / "serve" / "server.stderr.log").read_text()
 
 
-def test_a_server_that_ends_at_its_start_says_why(tmp_path: Path, as_engine: Start) -> None:
+def test_a_server_that_ends_at_its_start_is_reported_with_the_reason(
+    tmp_path: Path, as_engine: Start
+) -> None:
     outcome = serve(
         tmp_path / "run", *as_engine(Behaviour(fault="exits-at-start", say="CUDA is not available: planted"))
     )
@@ -333,7 +335,7 @@ def test_a_key_that_is_not_set_is_refused_before_any_work(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "expected"),
     [
         (["pipeline.serve.engine=attach", "pipeline.serve.url=http://example.com"], "is not this machine"),
         (["pipeline.serve.engine=attach", "pipeline.serve.url=http://10.0.0.1:8000"], "allow_remote=true"),
@@ -356,10 +358,10 @@ def test_a_key_that_is_not_set_is_refused_before_any_work(
         (["model=whisper_tiny"], "none can be written"),
     ],
 )  # fmt: skip
-def test_mistakes_are_refused_before_any_work(overrides: list[str], words: str, tmp_path: Path) -> None:
+def test_mistakes_are_refused_before_any_work(overrides: list[str], expected: str, tmp_path: Path) -> None:
     with pytest.raises((ConfigError, InputError)) as refused:
         serve(tmp_path / "run", *overrides)
-    assert words in str(refused.value)
+    assert expected in str(refused.value)
     assert "sk-0123456789abcdef0123" not in str(refused.value)
     assert not (tmp_path / "run" / "serve").exists()
 
@@ -465,7 +467,7 @@ def test_damaged_steps_cost_a_note_and_not_the_requests(tmp_path: Path) -> None:
     assert any("steps.jsonl could not be read" in note for note in facts.notes)
 
 
-def test_random_arrivals_have_the_rate_that_was_asked_for() -> None:
+def test_random_arrivals_have_the_requested_rate() -> None:
     config = ServeConfig(rate=[4.0], requests=24)
     (planned,) = plan_loads(config, Vocabulary())
     offsets = [one.offset_s for one in planned.requests]

@@ -19,7 +19,7 @@ from llm_perf_opt.workloads.datasets.audio import (
     read_wave,
     resampled,
 )
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.workloads.datasets.sounds import write_wave
 
 
@@ -76,14 +76,14 @@ def test_all_unreadable_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bad.wav").write_bytes(b"no")
     with pytest.raises(InputError) as caught:
         list(AudioDataset(DatasetConfig(adapter="audio", root=str(tmp_path))).samples())
-    assert tells(caught.value.message, "1", "bad.wav") and tells(caught.value.hint, "dataset.root")
+    assert mentions(caught.value.message, "1", "bad.wav") and mentions(caught.value.hint, "dataset.root")
 
 
-def test_a_folder_without_sounds_says_what_was_tried(tmp_path: Path) -> None:
+def test_a_folder_without_sounds_is_refused_with_what_was_tried(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         AudioDataset(DatasetConfig(adapter="audio", root=str(tmp_path)))
     assert caught.value.data["key"] == "dataset.fallback_patterns"
-    assert tells(caught.value.message, str(tmp_path), "*.wav", "audio/*.wav")
+    assert mentions(caught.value.message, str(tmp_path), "*.wav", "audio/*.wav")
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_clips_that_cannot_be_meant_are_refused(config: GeneratedAudioConfig, ke
 def test_a_sample_without_a_sound_is_an_input_error() -> None:
     with pytest.raises(InputError) as caught:
         clip_of(Sample("text", "hello"))
-    assert tells(caught.value.message, "text") and tells(caught.value.hint, "dataset=audio")
+    assert mentions(caught.value.message, "text") and mentions(caught.value.hint, "dataset=audio")

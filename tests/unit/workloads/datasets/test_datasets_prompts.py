@@ -57,7 +57,7 @@ def test_a_wrong_json_line_is_named(tmp_path: Path) -> None:
     assert caught.value.exit_code == 3
 
 
-def test_synthetic_prompts_ask_for_exact_lengths() -> None:
+def test_synthetic_prompts_request_exact_lengths() -> None:
     found = samples(synthetic_tokens=300, synthetic_count=3)
     assert [sample.synthetic_tokens for sample in found] == [300, 300, 300]
     assert len({sample.sha256 for sample in found}) == 3

@@ -57,9 +57,9 @@ def test_unusable_samples_are_replaced_by_the_next_ones() -> None:
 
 
 def test_samples_beyond_the_limit_are_never_looked_at() -> None:
-    asked: list[int] = []
-    list(draw(1000, SamplingConfig(num_samples_per_epoch=2), lambda index: asked.append(index) is None))
-    assert asked == [0, 1]
+    requested: list[int] = []
+    list(draw(1000, SamplingConfig(num_samples_per_epoch=2), lambda index: requested.append(index) is None))
+    assert requested == [0, 1]
 
 
 @given(sizes, configs)

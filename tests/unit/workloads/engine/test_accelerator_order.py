@@ -15,7 +15,7 @@ from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.engine import memory
 from llm_perf_opt.workloads.engine.engine import Clock, Engine, StopCheck
 from llm_perf_opt.workloads.engine.memory import Release, require_room
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import samples, workload
 
 MIB = 1 << 20
@@ -38,7 +38,7 @@ class RecordingAccelerator:
     device: str = "cuda:1"
     is_asynchronous: bool = True
     stream: int = 7
-    asked: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     events: list[RecordedEvent] = field(default_factory=list)
     waited: list[RecordedEvent] = field(default_factory=list)
     idle_until: int = 0
@@ -48,20 +48,20 @@ class RecordingAccelerator:
     free: int = 8 * MIB
 
     def use(self) -> None:
-        self.asked.append("use")
+        self.calls.append("use")
 
     def synchronize(self) -> None:
-        self.asked.append("synchronize")
-        self.idle_until = len(self.asked)
+        self.calls.append("synchronize")
+        self.idle_until = len(self.calls)
 
     def record(self, *, timed: bool = False) -> RecordedEvent:
-        event = RecordedEvent(self.device, self.stream, len(self.asked), timed)
-        self.asked.append("timed event" if timed else "event")
+        event = RecordedEvent(self.device, self.stream, len(self.calls), timed)
+        self.calls.append("timed event" if timed else "event")
         self.events.append(event)
         return event
 
     def wait(self, event: RecordedEvent) -> None:
-        self.asked.append("wait")
+        self.calls.append("wait")
         self.waited.append(event)
 
     def seconds(self, start: RecordedEvent, end: RecordedEvent) -> float:
@@ -75,13 +75,13 @@ class RecordingAccelerator:
         return MemoryUse(16 * MIB, 16 * MIB)
 
     def reset_peak(self) -> None:
-        self.asked.append("reset peak")
+        self.calls.append("reset peak")
 
     def free_bytes(self) -> int:
         return self.free
 
     def empty_cache(self) -> None:
-        self.asked.append("empty cache")
+        self.calls.append("empty cache")
         self.held = MemoryUse(0, self.kept_bytes)
 
 
@@ -91,11 +91,11 @@ def recording_engine(accelerator: RecordingAccelerator, **changes: object) -> En
     prefill, step = engine.adapter.prefill, engine.adapter.decode_step
 
     def noted_prefill(*arguments: object) -> torch.Tensor:
-        accelerator.asked.append("work")
+        accelerator.calls.append("work")
         return prefill(*arguments)  # type: ignore[arg-type]
 
     def noted_step(*arguments: object) -> torch.Tensor:
-        accelerator.asked.append("work")
+        accelerator.calls.append("work")
         return step(*arguments)  # type: ignore[arg-type]
 
     engine.adapter.prefill = noted_prefill  # type: ignore[method-assign]
@@ -112,21 +112,21 @@ def test_the_order_of_a_pass(request_of_one: list[Sample]) -> None:
     accelerator = RecordingAccelerator()
     engine = recording_engine(accelerator, ignore_eos=True)
     batch = engine.prepare(request_of_one)
-    accelerator.asked.clear()
+    accelerator.calls.clear()
     result = engine.run_prepared(batch, components=False)
     prefill = ["synchronize", "timed event", "work", "timed event", "synchronize"]
     decode = ["synchronize", "timed event", *["work", "timed event"] * 3, "synchronize"]
-    assert accelerator.asked == [*prefill, *decode]
+    assert accelerator.calls == [*prefill, *decode]
     assert result.timings.prefill_s is not None and len(result.timings.token_s) == 3
 
 
 def test_the_device_is_idle_before_and_after_preprocessing(request_of_one: list[Sample]) -> None:
     accelerator = RecordingAccelerator()
     engine = recording_engine(accelerator, ignore_eos=True)
-    assert accelerator.asked[0] == "use", "the device must be current before anything is built on it"
-    accelerator.asked.clear()
+    assert accelerator.calls[0] == "use", "the device must be current before anything is built on it"
+    accelerator.calls.clear()
     engine.run_sample(request_of_one)
-    assert accelerator.asked[:2] == ["synchronize", "synchronize"]
+    assert accelerator.calls[:2] == ["synchronize", "synchronize"]
 
 
 def test_every_event_is_on_the_stream_and_device_of_the_run(request_of_one: list[Sample]) -> None:
@@ -146,7 +146,7 @@ def test_the_stop_check_looks_one_step_late() -> None:
     check = StopCheck(accelerator)
     answers = [check.push(torch.tensor([flag])) for flag in (False, True, True)]
     assert answers == [False, False, True]
-    assert accelerator.asked == ["event", "event", "wait", "event", "wait"]
+    assert accelerator.calls == ["event", "event", "wait", "event", "wait"]
     assert [event.number for event in accelerator.waited] == [0, 1]
 
 
@@ -167,9 +167,9 @@ def test_memory_is_released_when_the_device_is_idle_and_looked_at_afterwards() -
     accelerator = RecordingAccelerator()
     engine = recording_engine(accelerator)
     accelerator.held = MemoryUse(300 * MIB, 400 * MIB)
-    accelerator.asked.clear()
+    accelerator.calls.clear()
     found = engine.release()
-    assert accelerator.asked == ["synchronize", "empty cache"]
+    assert accelerator.calls == ["synchronize", "empty cache"]
     assert found is not None and found.is_proved and found.problem() is None
     assert found.to_dict()["before"] == {"allocated_bytes": 300 * MIB, "reserved_bytes": 400 * MIB}
     assert not hasattr(engine, "model"), "the engine still refers to the model"
@@ -179,7 +179,7 @@ def test_what_stays_is_no_proof() -> None:
     held = MemoryUse(70 * MIB, 90 * MIB)
     found = Release("cuda:0", MemoryUse(0, 0), MemoryUse(300 * MIB, 400 * MIB), held)
     assert not found.is_proved
-    assert tells(found.problem(), "90.0 MiB", "cuda:0", "70.0 MiB")
+    assert mentions(found.problem(), "90.0 MiB", "cuda:0", "70.0 MiB")
     # What was there before the model is not the model's.
     assert replace(found, at_start=held).is_proved
 
@@ -200,14 +200,14 @@ def test_a_child_is_started_only_where_it_has_room(
     if outcome == "refused":
         with pytest.raises(ToolError) as caught:
             require_room("cuda:1")
-        assert tells(caught.value.message, "80.0 MiB", "cuda:1", "8.00 MiB")
+        assert mentions(caught.value.message, "80.0 MiB", "cuda:1", "8.00 MiB")
         return
     require_room("cuda:1")
-    assert tells(caplog.text, "80.0 MiB", "cuda:1") == (outcome == "warned")
+    assert mentions(caplog.text, "80.0 MiB", "cuda:1") == (outcome == "warned")
     assert bool(caplog.records) == (outcome == "warned")
-    assert "empty cache" in accelerator.asked
+    assert "empty cache" in accelerator.calls
 
 
-def test_on_a_cpu_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_nothing_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "open_accelerator", lambda device: pytest.fail("nothing to ask"))
     require_room("cpu")

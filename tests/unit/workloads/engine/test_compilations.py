@@ -65,15 +65,15 @@ def test_caches_come_in_few_lengths_and_waste_little(tokens: int) -> None:
 def test_no_compilation_falls_into_a_measured_pass(batch_size: int) -> None:
     """Lengths that share a cache, and lengths that do not; the last batch is a smaller one."""
     chosen = workload("llama", static=True, model=COMPILED, max_new_tokens=4, batch_size=batch_size)
-    asked = requests(10, 20, 130, 140, 11)
-    result = run_workload(chosen, asked)
+    requested = requests(10, 20, 130, 140, 11)
+    result = run_workload(chosen, requested)
     found = result.workload().compilations
     assert found is not None
     shapes = {(len(batch.ids), cache_room(batch.prompt_tokens + 4)) for batch in result.batches}
     assert found.warmup == len(shapes) > 1
     assert found.warmup_s > 0
     assert (found.measured, found.measured_s, found.phases) == (0, 0.0, {})
-    plain = run_workload(workload("llama", static=True, max_new_tokens=4, batch_size=batch_size), asked)
+    plain = run_workload(workload("llama", static=True, max_new_tokens=4, batch_size=batch_size), requested)
     assert [each.token_ids for each in result.samples] == [each.token_ids for each in plain.samples]
     assert plain.workload().compilations is None
 

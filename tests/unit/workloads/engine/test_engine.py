@@ -22,7 +22,7 @@ from llm_perf_opt.workloads.engine import engine as engine_module
 from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine, StopCheck, ban_repeated_ngrams
 from llm_perf_opt.workloads.engine.results import SampleResult, write_timings
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import samples, workload
 
 
@@ -146,7 +146,7 @@ def test_context_limits_new_tokens(tmp_path: Path) -> None:
     result = run_workload(short, samples("llama", tmp_path, 1))
     assert result.samples[0].prompt_tokens + len(result.samples[0].token_ids) == 40
     left = len(result.samples[0].token_ids)
-    assert any(tells(note, str(left), "100") for note in result.notes)
+    assert any(mentions(note, str(left), "100") for note in result.notes)
 
 
 def test_workload_result_and_document(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_all_samples_bad_is_an_error(rounds: int, tmp_path: Path) -> None:
     requests = [Sample(f"bad{n}", path=tmp_path / f"absent{n}.png") for n in range(3)]
     with pytest.raises(InputError) as caught:
         run_workload(workload("v1", warmup_rounds=rounds), requests)
-    assert [tells(one, f"bad{n}") for n, one in enumerate(caught.value.data["problems"])] == [True] * 3
+    assert [mentions(one, f"bad{n}") for n, one in enumerate(caught.value.data["problems"])] == [True] * 3
     with pytest.raises(InputError, match="no samples"):
         run_workload(workload("v1"), [])
 
@@ -291,7 +291,7 @@ def test_compiled_decode_step_is_one_graph_and_keeps_the_answer(
 
 
 @pytest.mark.parametrize("kind", ["v1", "qwen_moe"])
-def test_compiling_batches_the_experts_of_decode_alone_and_says_so(
+def test_compiling_batches_the_experts_of_decode_alone_with_a_note(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a prefill every position would copy its experts' weights: many times slower."""

@@ -103,7 +103,7 @@ def test_a_broken_library_is_passed_over(state: nvtx._State, monkeypatch: pytest
     assert nvtx.backend_name() is None
 
 
-def test_the_real_library_is_found_and_says_that_no_tool_listens() -> None:
+def test_the_real_library_is_found_and_reports_that_no_tool_listens() -> None:
     pytest.importorskip("torch")  # the wheel that carries the library is a dependency beside torch
     code = (
         "from llm_perf_opt.workloads.engine import nvtx\n"

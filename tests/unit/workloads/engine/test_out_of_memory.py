@@ -17,7 +17,7 @@ from llm_perf_opt.workloads.devices import is_out_of_memory, shortage
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.memory import Attempt, OutOfMemory, explained, out_of_memory
 from tests.support import read_json
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import workload
 
 GIB = 2.0**30
@@ -34,7 +34,7 @@ HOST = (
 )
 
 
-def test_what_the_allocators_say_is_read() -> None:
+def test_reports_of_the_allocators_are_read() -> None:
     found = shortage(torch.OutOfMemoryError(CUDA))
     assert (found.tried_bytes, found.total_bytes, found.free_bytes) == (2 * GIB, 79.15 * GIB, 1.25 * GIB)
     assert (found.allocated_bytes, found.unused_bytes) == (74 * GIB, 3.5 * GIB)
@@ -72,37 +72,39 @@ def test_a_gpu_that_ran_out_in_a_pass() -> None:
         "decode", "cuda:0", ModelConfig(name="big", dtype=Dtype.bfloat16), 8, 4096, 512,
         lambda: {"weights": 70 * GIB, "cache": 6 * GIB},
     )  # fmt: skip
-    told = out_of_memory(torch.OutOfMemoryError(CUDA), attempt)
-    assert (told.data["phase"], told.data["device"], told.data["tried_bytes"]) == (
+    shown = out_of_memory(torch.OutOfMemoryError(CUDA), attempt)
+    assert (shown.data["phase"], shown.data["device"], shown.data["tried_bytes"]) == (
         "decode",
         "cuda:0",
         2 * GIB,
     )
-    assert tells(told.message, "cuda:0", "decode", "big", "8", "4096", "512"), "what was going on"
-    assert tells(told.message, "2.00 GiB", "1.25 GiB", "768 MiB", "79.2 GiB", "74.0 GiB"), "by how much"
-    assert tells(told.message, "70.0 GiB", "weights", "6.00 GiB", "cache"), "what was expected"
-    assert told.hint is not None
-    assert told.hint.startswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-    assert tells(told.hint, "3.50 GiB", "infer.batch_size=4")
-    assert "model.dtype" not in told.hint, "it is in 16 bits already"
-    assert (told.exit_code, told.code) == (ToolError.exit_code, "memory")
-    assert told.to_dict()["missing_bytes"] == 0.75 * GIB
+    assert mentions(shown.message, "cuda:0", "decode", "big", "8", "4096", "512"), "what was going on"
+    assert mentions(shown.message, "2.00 GiB", "1.25 GiB", "768 MiB", "79.2 GiB", "74.0 GiB"), "by how much"
+    assert mentions(shown.message, "70.0 GiB", "weights", "6.00 GiB", "cache"), "what was expected"
+    assert shown.hint is not None
+    assert shown.hint.startswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    assert mentions(shown.hint, "3.50 GiB", "infer.batch_size=4")
+    assert "model.dtype" not in shown.hint, "it is in 16 bits already"
+    assert (shown.exit_code, shown.code) == (ToolError.exit_code, "memory")
+    assert shown.to_dict()["missing_bytes"] == 0.75 * GIB
 
 
-def test_an_allocator_that_says_nothing_is_not_guessed_for() -> None:
-    told = out_of_memory(torch.OutOfMemoryError("no"), Attempt("loading", "cuda:0", ModelConfig(name="big")))
+def test_an_allocator_that_reports_nothing_is_not_guessed_for() -> None:
+    shown = out_of_memory(torch.OutOfMemoryError("no"), Attempt("loading", "cuda:0", ModelConfig(name="big")))
     amounts = ("tried_bytes", "missing_bytes")
-    assert (told.data["phase"], *(told.data[name] for name in amounts)) == ("loading", None, None)
-    assert tells(told.message, "big", "cuda:0", "loading") and "iB" not in told.message
-    assert told.hint is not None and told.hint.startswith("model.dtype=bfloat16")
-    assert tells(told.hint, "model=llama_tiny", "run.device") and "PYTORCH_CUDA_ALLOC_CONF" not in told.hint
+    assert (shown.data["phase"], *(shown.data[name] for name in amounts)) == ("loading", None, None)
+    assert mentions(shown.message, "big", "cuda:0", "loading") and "iB" not in shown.message
+    assert shown.hint is not None and shown.hint.startswith("model.dtype=bfloat16")
+    assert (
+        mentions(shown.hint, "model=llama_tiny", "run.device") and "PYTORCH_CUDA_ALLOC_CONF" not in shown.hint
+    )
 
 
 @pytest.mark.parametrize(
     ("phase", "method"),
     [("prefill", "prefill"), ("decode", "decode_step"), ("making the cache", "make_cache")],
 )
-def test_every_phase_tells_its_name(phase: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_phase_reports_its_name(phase: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(workload("llama", max_new_tokens=4))
 
     def full(*_: Any, **__: Any) -> None:
@@ -111,7 +113,7 @@ def test_every_phase_tells_its_name(phase: str, method: str, monkeypatch: pytest
     monkeypatch.setattr(engine.adapter, method, full)
     with pytest.raises(OutOfMemory) as caught:
         engine.run_sample([Sample("x", synthetic_tokens=9)])
-    assert caught.value.data["phase"] == phase and tells(caught.value.message, phase, "1", "9", "4")
+    assert caught.value.data["phase"] == phase and mentions(caught.value.message, phase, "1", "9", "4")
 
 
 def test_a_run_that_really_runs_out_has_its_other_stages_and_its_report(
@@ -125,7 +127,10 @@ def test_a_run_that_really_runs_out_has_its_other_stages_and_its_report(
         "num_key_value_heads": 4,
         "num_hidden_layers": 1,
     }
-    words = [*(f"+model.arch.{key}={value}" for key, value in arch.items()), "infer.max_new_tokens=10000000"]
+    arguments = [
+        *(f"+model.arch.{key}={value}" for key, value in arch.items()),
+        "infer.max_new_tokens=10000000",
+    ]
     quick = [
         "infer.warmup_rounds=0",
         "run.repeats=1",
@@ -134,14 +139,23 @@ def test_a_run_that_really_runs_out_has_its_other_stages_and_its_report(
         "-q",
     ]
     assert (
-        main(["run", "model=llama_tiny", "model.cache=preallocated", *words, *quick, "artifacts.runs_dir=r"])
+        main(
+            [
+                "run",
+                "model=llama_tiny",
+                "model.cache=preallocated",
+                *arguments,
+                *quick,
+                "artifacts.runs_dir=r",
+            ]
+        )
         == 1
     )
     stages = read_json(tmp_path / "r" / "manifest.json")["stages"]
     assert stages["static_analysis"]["status"] == "ok"
     assert stages["torch_profiler"]["status"] == "failed"
     reason, fix = stages["torch_profiler"]["reason"], stages["torch_profiler"]["fix"]
-    assert tells(reason, "prefill", "16", "10000000", "weights", "cache")
+    assert mentions(reason, "prefill", "16", "10000000", "weights", "cache")
     sizes = re.findall(r"[\d.]+ [KMGT]iB", reason)
     assert len(sizes) == 5, "asked for, free, missing; and what was expected of weights and cache"
     assert "infer.max_new_tokens" in fix and "defect" not in fix

@@ -44,7 +44,7 @@ def test_the_highest_of_all_passes_is_kept_by_phase() -> None:
     assert meter.resets == 4  # preprocessing is no phase of the model
 
 
-def test_the_kernels_peak_counts_from_the_ground_level(tmp_path: Path) -> None:
+def test_the_kernels_peak_counts_from_the_base_level(tmp_path: Path) -> None:
     status = tmp_path / "status"
     status.write_text("Name:\tx\nVmHWM:\t    1000 kB\n")
     (tmp_path / "clear_refs").write_text("")

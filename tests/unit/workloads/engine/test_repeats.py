@@ -79,7 +79,7 @@ def stopped(result: WorkloadResult) -> tuple[int, str]:
     return result.measuring.repeats, result.measuring.stopped
 
 
-def test_exactly_as_many_as_asked_for_however_noisy() -> None:
+def test_exactly_as_many_as_requested_however_noisy() -> None:
     assert stopped(run(NOISY, None, least=7)) == (7, "asked")
     assert stopped(run(NOISY, None, least=1)) == (1, "asked")
 
@@ -109,7 +109,7 @@ def test_very_short_passes_do_not_repeat_for_ever() -> None:
     assert stopped(run([t / 1e6 for t in NOISY], UntilNarrow(1e-9, 10.0))) == (MOST_REPEATS, "most")
 
 
-def test_the_document_says_how_often_and_why() -> None:
+def test_the_document_records_how_often_and_why() -> None:
     document = run(NOISY, UntilNarrow(0.01, 6.0)).to_dict()
     measuring = document["measuring"]
     assert (measuring["repeats"], measuring["stopped"]) == (5, "time")

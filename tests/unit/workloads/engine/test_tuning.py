@@ -28,8 +28,8 @@ def engine_of(chosen: WorkloadConfig) -> Engine:
     return build_engine(chosen, LogProgress())
 
 
-def tokens(chosen: WorkloadConfig, asked: list[Sample]) -> dict[str, list[int]]:
-    done = run_workload(chosen, asked, engine=engine_of(chosen))
+def tokens(chosen: WorkloadConfig, requested: list[Sample]) -> dict[str, list[int]]:
+    done = run_workload(chosen, requested, engine=engine_of(chosen))
     return {each.sample.id: list(each.token_ids) for each in done.samples}
 
 
@@ -58,15 +58,15 @@ def two_threads() -> Any:
 
 @pytest.mark.usefixtures("two_threads")
 def test_decode_has_threads_of_its_own(tmp_path: Path) -> None:
-    asked = samples("llama", tmp_path, 1)
+    requested = samples("llama", tmp_path, 1)
     plain = workload("llama", max_new_tokens=FEW)
     chosen = dataclasses.replace(plain, phase_threads={"decode": 1})
     engine = engine_of(chosen)
     seen = watched(engine, torch.get_num_threads)
-    _, done = engine.run_sample(asked)
+    _, done = engine.run_sample(requested)
     assert seen == {"prefill": {2}, "decode_step": {1}}
     assert torch.get_num_threads() == 2
-    assert done.token_ids == engine_of(plain).run_sample(asked)[1].token_ids
+    assert done.token_ids == engine_of(plain).run_sample(requested)[1].token_ids
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -87,47 +87,47 @@ def test_threads_come_back_when_a_phase_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_experts_are_chosen_for_one_phase(phase: str, tmp_path: Path) -> None:
-    asked = samples("qwen_moe", tmp_path, 1)
+    requested = samples("qwen_moe", tmp_path, 1)
     plain = workload("qwen_moe", max_new_tokens=FEW)
     chosen = workload("qwen_moe", max_new_tokens=FEW, model={f"{phase}_experts_implementation": "eager"})
     engine = engine_of(chosen)
     model: Any = engine.model
     before = str(model.get_experts_implementation())
     seen = watched(engine, lambda: str(model.get_experts_implementation()))
-    _, done = engine.run_sample(asked)
+    _, done = engine.run_sample(requested)
     call = {"prefill": "prefill", "decode": "decode_step"}[phase]
     (other,) = set(seen) - {call}
     assert all("eager" in name for name in seen[call])
     assert not any("eager" in name for name in seen[other])
     assert str(model.get_experts_implementation()) == before
-    assert done.token_ids == engine_of(plain).run_sample(asked)[1].token_ids
+    assert done.token_ids == engine_of(plain).run_sample(requested)[1].token_ids
 
 
 @pytest.mark.parametrize("cache", list(CacheKind))
 @pytest.mark.parametrize("kind", [CacheDtype.bfloat16, CacheDtype.float8])
 def test_keys_and_values_are_kept_in_fewer_bits(cache: CacheKind, kind: CacheDtype, tmp_path: Path) -> None:
-    asked = samples("llama", tmp_path, 2)
+    requested = samples("llama", tmp_path, 2)
     chosen = workload("llama", cache=cache, max_new_tokens=FEW, batch_size=2, model={"cache_dtype": kind})
     engine = engine_of(chosen)
     kept: list[Any] = []
     adapter: Any = engine.adapter
     make = adapter.make_cache
     adapter.make_cache = lambda *given: kept.append(make(*given)) or kept[-1]
-    _, done = engine.run_sample(asked)
+    _, done = engine.run_sample(requested)
     layer = kept[-1].layers[0]
     assert (
         layer.keys.element_size() == layer.values.element_size() == {"bfloat16": 2, "float8": 1}[kind.value]
     )
     # The same cache in transformers' own generate() gives the same tokens.
-    assert verify_tokens(engine, asked, done.token_ids).verified
+    assert verify_tokens(engine, requested, done.token_ids).verified
 
 
 def test_a_narrow_cache_changes_the_logits_and_only_a_little(tmp_path: Path) -> None:
-    asked = samples("llama", tmp_path, 1)
+    requested = samples("llama", tmp_path, 1)
     found = []
     for kind in (None, CacheDtype.bfloat16, CacheDtype.float8):
         engine = engine_of(workload("llama", max_new_tokens=2, model={"cache_dtype": kind}))
-        batch, logits = engine.prepare(asked), list[torch.Tensor]()
+        batch, logits = engine.prepare(requested), list[torch.Tensor]()
         engine.run_prepared(batch, observe=lambda row, logits=logits: logits.append(row.clone()))
         found.append(logits[0])
     scale = float(found[0].abs().max())
@@ -136,28 +136,28 @@ def test_a_narrow_cache_changes_the_logits_and_only_a_little(tmp_path: Path) -> 
 
 
 def test_requests_of_similar_length_share_a_batch() -> None:
-    asked = [Sample(f"of{length}", synthetic_tokens=length) for length in (40, 8, 41, 9)]
+    requested = [Sample(f"of{length}", synthetic_tokens=length) for length in (40, 8, 41, 9)]
     plain = workload("llama", max_new_tokens=FEW, batch_size=2)
     sorted_ = workload("llama", max_new_tokens=FEW, batch_size=2, bucket_by_length=True)
     engine = engine_of(sorted_)
-    assert [[each.id for each in group] for group in batches_of(engine, asked, sorted_.infer)] == [
+    assert [[each.id for each in group] for group in batches_of(engine, requested, sorted_.infer)] == [
         ["of8", "of9"],
         ["of40", "of41"],
     ]
-    assert tokens(sorted_, asked) == tokens(plain, asked)
-    assert [sample.id for sample in asked] == ["of40", "of8", "of41", "of9"]
+    assert tokens(sorted_, requested) == tokens(plain, requested)
+    assert [sample.id for sample in requested] == ["of40", "of8", "of41", "of9"]
 
 
 def test_prompts_are_filled_up_to_common_lengths() -> None:
-    asked = [Sample(f"of{length}", synthetic_tokens=length) for length in (9, 17)]
+    requested = [Sample(f"of{length}", synthetic_tokens=length) for length in (9, 17)]
     padded = workload("llama", max_new_tokens=FEW, pad_to_multiple=8)
     engine = engine_of(padded)
-    assert [engine.prepare([sample]).prompt_tokens for sample in asked] == [16, 24]
-    assert tokens(padded, asked) == tokens(workload("llama", max_new_tokens=FEW), asked)
+    assert [engine.prepare([sample]).prompt_tokens for sample in requested] == [16, 24]
+    assert tokens(padded, requested) == tokens(workload("llama", max_new_tokens=FEW), requested)
 
 
 def test_modes_and_layouts_are_applied_and_keep_the_answer(tmp_path: Path) -> None:
-    asked = samples("v1", tmp_path, 1)
+    requested = samples("v1", tmp_path, 1)
     chosen = workload("v1", max_new_tokens=FEW, model={"channels_last": True}, inference_mode=True)
     engine = engine_of(chosen)
     convolutions = [
@@ -166,9 +166,9 @@ def test_modes_and_layouts_are_applied_and_keep_the_answer(tmp_path: Path) -> No
     assert convolutions
     assert all(m.weight.is_contiguous(memory_format=torch.channels_last) for m in convolutions)
     seen = watched(engine, torch.is_inference_mode_enabled)
-    _, done = engine.run_sample(asked)
+    _, done = engine.run_sample(requested)
     assert seen == {"prefill": {True}, "decode_step": {True}}
-    assert done.token_ids == engine_of(workload("v1", max_new_tokens=FEW)).run_sample(asked)[1].token_ids
+    assert done.token_ids == engine_of(workload("v1", max_new_tokens=FEW)).run_sample(requested)[1].token_ids
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_modes_and_layouts_are_applied_and_keep_the_answer(tmp_path: Path) -> No
         ({}, {"pinned_inputs": True}, "infer.pinned_inputs"),
     ],
 )
-def test_what_cannot_be_is_told(model: dict[str, Any], infer: dict[str, Any], key: str) -> None:
+def test_impossible_splits_are_reported(model: dict[str, Any], infer: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         engine_of(workload("llama", model=model, **infer))
     assert caught.value.data["key"] == key

@@ -15,7 +15,7 @@ from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.verify import verify_tokens
 from llm_perf_opt.workloads.measure import EngineRun, Measurement, check_tokens
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import samples, workload
 
 
@@ -32,7 +32,7 @@ def test_right_tokens_are_verified(kind: str, static: bool, tmp_path: Path) -> N
     run = checked(engine, samples(kind, tmp_path, 2))
     assert run.result.workload().tokens_verified is True
     (note,) = [note for note in run.result.notes if "generate()" in note]
-    assert tells(note, "4")
+    assert mentions(note, "4")
 
 
 def test_a_model_that_forgets_its_past_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_a_shorter_answer_is_compared_as_far_as_it_goes(
     assert checked(engine, requests).result.tokens_verified is True
 
 
-def test_switched_off_it_is_unknown_and_says_so(tmp_path: Path) -> None:
+def test_switched_off_it_is_unknown_with_a_note(tmp_path: Path) -> None:
     engine = Engine(workload("llama", max_new_tokens=3, verify_tokens=False))
     result = checked(engine, samples("llama", tmp_path, 1)).result
     assert result.tokens_verified is None
@@ -81,7 +81,7 @@ def test_switched_off_it_is_unknown_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, RuntimeError("no kernel")], ids=["none", "fails"])
-def test_without_a_reference_it_is_unknown_and_says_why(
+def test_without_a_reference_it_is_unknown_with_the_reason(
     answer: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(workload("llama", max_new_tokens=3))
@@ -134,7 +134,7 @@ def test_a_tie_within_rounding_is_no_difference(
     assert ("up to a tie" if verified else "TOKENS DIFFER") in found.note
 
 
-def test_a_reference_without_logits_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_without_logits_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(workload("llama", max_new_tokens=3))
     monkeypatch.setattr(engine, "reference", lambda *_: Reference([[5, 4, 1]]))
     found = verify_tokens(engine, samples("llama", tmp_path, 1), [[5, 4, 1]])

@@ -87,8 +87,8 @@ def held(kind: Any, config: Any, split: str) -> dict[str, int] | None:
     if split == "tensor":
         model = weights.split(model)
     else:
-        asked = DistributedConfig(tp_plan="auto", tp_size=2, ep_size=2)
-        settled, _, mesh = kind.prepare_distribute_model(asked)
+        requested = DistributedConfig(tp_plan="auto", tp_size=2, ep_size=2)
+        settled, _, mesh = kind.prepare_distribute_model(requested)
         model = kind.maybe_distribute_model(model, settled, mesh)
     return {
         name: (one.to_local() if isinstance(one, DTensor) else one).numel()

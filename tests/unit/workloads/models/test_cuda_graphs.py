@@ -16,7 +16,7 @@ from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.verify import verify_tokens
 from llm_perf_opt.workloads.models.decode_step import CudaGraphs, fingerprint
 from llm_perf_opt.workloads.registry import load_adapter
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import model_config, samples, workload
 from tests.unit.workloads.graph_stand_in import StandIn
 
@@ -45,8 +45,8 @@ def test_tokens_of_replayed_steps_are_those_without_a_graph(
     kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts of several lengths, padded batches, a smaller last batch; the graph is made in the warm-up alone."""
-    asked = samples(kind, tmp_path, 3)
-    plain = run_workload(workload(kind, static=True, max_new_tokens=6, batch_size=2), asked)
+    requested = samples(kind, tmp_path, 3)
+    plain = run_workload(workload(kind, static=True, max_new_tokens=6, batch_size=2), requested)
     engine, stand_in = captured(kind, monkeypatch, batch_size=2)
     before_measuring: list[int] = []
     warm_up = engine.warm_up
@@ -57,26 +57,26 @@ def test_tokens_of_replayed_steps_are_those_without_a_graph(
         return seconds
 
     monkeypatch.setattr(engine, "warm_up", counted)
-    result = run_workload(engine.workload, asked, engine=engine)
+    result = run_workload(engine.workload, requested, engine=engine)
     assert [each.token_ids for each in result.samples] == [each.token_ids for each in plain.samples]
     assert before_measuring == [1, 2], "one graph for each shape"
     assert stand_in.names().count("capture") == 2, "nothing is captured while measuring"
     assert result.workload().cuda_graphs is True
     first = [answer.token_ids for answer in result.samples[:2]]
-    assert verify_tokens(engine, asked[:2], first).verified is True
+    assert verify_tokens(engine, requested[:2], first).verified is True
 
 
 def test_order_warm_up_on_a_side_stream_then_capture_then_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, stand_in = captured("llama", monkeypatch, new_tokens=4)
-    asked = [Sample("x", synthetic_tokens=9)]
-    engine.run_sample(asked)
+    requested = [Sample("x", synthetic_tokens=9)]
+    engine.run_sample(requested)
     assert stand_in.calls == [], "the first pass lets the model allocate its cache"
     (step,) = engine.adapter._captured.values()  # type: ignore[attr-defined]
     stand_in.watched = lambda: (
         int(step.inputs.tokens), int(step.inputs.positions), int(step.inputs.mask.sum()),
     )  # fmt: skip
     addresses = fingerprint(step.inputs.mask), fingerprint(step.cache)
-    _, done = engine.run_sample(asked)
+    _, done = engine.run_sample(requested)
     assert stand_in.names() == [
         "device cuda:1", f"{SIDE} waits for {MAIN}", f"on {SIDE}", f"off {SIDE}", f"{MAIN} waits for {SIDE}",
         "capture", "captured", "replay", "replay", "replay",
@@ -85,7 +85,7 @@ def test_order_warm_up_on_a_side_stream_then_capture_then_replay(monkeypatch: py
     fed_back = done.token_ids[0][:3]
     assert replays == [(fed_back[0], 9, 10), (fed_back[1], 10, 11), (fed_back[2], 11, 12)]
     assert (fingerprint(step.inputs.mask), fingerprint(step.cache)) == addresses
-    engine.run_sample(asked)
+    engine.run_sample(requested)
     assert stand_in.names().count("capture") == 1
     assert stand_in.names().count("replay") == 6
 
@@ -106,11 +106,11 @@ def test_a_step_that_reads_a_value_is_refused_with_the_key(monkeypatch: pytest.M
             raise AssertionError
         return forward(**inputs)
 
-    asked = [Sample("x", synthetic_tokens=9)]
-    engine.run_sample(asked)
+    requested = [Sample("x", synthetic_tokens=9)]
+    engine.run_sample(requested)
     monkeypatch.setattr(engine.model, "forward", reading)
     with pytest.raises(ToolError, match="operation not permitted") as caught:
-        engine.run_sample(asked)
+        engine.run_sample(requested)
     assert caught.value.data["key"] == "model.cuda_graphs"
 
 
@@ -133,9 +133,9 @@ def test_a_state_that_a_graph_would_not_follow_is_refused(moves: str) -> None:
 
 def test_a_cpu_refuses_before_any_work(tmp_path: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["model=llama_tiny", "model.cuda_graphs=true", "model.cache=static", "run.device=cpu"]
-    assert main(["run", *words]) == 2
-    assert tells(capsys.readouterr().err, "model.cuda_graphs=true", "cpu")
+    arguments = ["model=llama_tiny", "model.cuda_graphs=true", "model.cache=static", "run.device=cpu"]
+    assert main(["run", *arguments]) == 2
+    assert mentions(capsys.readouterr().err, "model.cuda_graphs=true", "cpu")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,4 +146,4 @@ def test_without_a_static_cache_or_a_device_the_key_is_named() -> None:
     adapter = load_adapter(model_config("llama", cuda_graphs=True, cache=CacheKind.static), InferConfig())
     with pytest.raises(ConfigError) as caught:
         adapter.graph_decode(torch.nn.Module(), "cpu")
-    assert caught.value.data["key"] == "model.cuda_graphs" and tells(caught.value.message, "cpu")
+    assert caught.value.data["key"] == "model.cuda_graphs" and mentions(caught.value.message, "cpu")

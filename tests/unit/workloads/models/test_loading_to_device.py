@@ -14,7 +14,7 @@ from transformers.integrations import accelerate as integration
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.workloads.engine.memory import ResidentMeter
 from llm_perf_opt.workloads.models.loading import load_pretrained
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 HALF_BYTES = 2
 
@@ -81,4 +81,4 @@ def test_running_out_is_not_blamed_on_the_checkpoint(monkeypatch: pytest.MonkeyP
     error = RuntimeError("size mismatch")
     with pytest.raises(InputError) as caught:
         load_pretrained(Auto, "somewhere", None, torch.float32, "cpu", {})
-    assert tells(caught.value.message, "somewhere", "size mismatch")
+    assert mentions(caught.value.message, "somewhere", "size mismatch")

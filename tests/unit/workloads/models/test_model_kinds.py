@@ -13,7 +13,7 @@ from llm_perf_opt.config.schema import ModelConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.models.model_types import adapter_for, auto_tables, refuse_model_type
 from llm_perf_opt.workloads.setup import check_model_type
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_no_adapter_runs_is_refused_with_the_reason(model_type: str, what: 
     with pytest.raises(ConfigError) as caught:
         adapter_for({"model_type": model_type})
     assert caught.value.data["key"] == "model.arch.model_type"
-    assert tells(caught.value.message, f"'{model_type}'", what)
+    assert mentions(caught.value.message, f"'{model_type}'", what)
 
 
 def test_an_encoder_made_a_decoder_is_accepted() -> None:
@@ -73,7 +73,7 @@ def test_an_encoder_made_a_decoder_is_accepted() -> None:
         ("llama", "hf_image_text_to_text", "hf_causal_lm"),
     ],
 )
-def test_the_wrong_adapter_is_told_the_right_one(model_type: str, given: str, fits: str) -> None:
+def test_the_error_for_a_wrong_adapter_names_the_right_one(model_type: str, given: str, fits: str) -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_model_type(model_type, given)
     assert caught.value.hint == f"use model={fits}"
@@ -99,7 +99,7 @@ def test_nothing_heavy_is_imported_to_refuse_a_model(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "2 []"
-    assert tells(done.stderr, "'bert'", "is_decoder=true")
+    assert mentions(done.stderr, "'bert'", "is_decoder=true")
 
 
 def test_a_configuration_is_looked_at_before_any_work(
@@ -108,7 +108,7 @@ def test_a_configuration_is_looked_at_before_any_work(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
     with pytest.raises(ConfigError) as caught:
         check_model_type(ModelConfig(adapter="hf_causal_lm", path=str(tmp_path)))
-    assert tells(caught.value.message, "'t5'") and tells(caught.value.hint, "model=hf_seq2seq")
+    assert mentions(caught.value.message, "'t5'") and mentions(caught.value.hint, "model=hf_seq2seq")
     check_model_type(ModelConfig(adapter="hf_seq2seq", path=str(tmp_path)))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(InputError) as missing:

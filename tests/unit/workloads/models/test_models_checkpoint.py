@@ -15,7 +15,7 @@ from llm_perf_opt.config.schema import InferConfig, ModelConfig, Weights
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.registry import load_adapter
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import ARCH_V1, SAM, TEXT, infer_config, model_config, samples, workload
 
 SHARD = "model-00001-of-000001.safetensors"
@@ -188,7 +188,7 @@ def test_wrong_model_type_is_refused(checkpoint: Path) -> None:
     with pytest.raises(InputError) as caught:
         build(real(checkpoint))
     assert caught.value.data["path"] == str(checkpoint)
-    assert tells(caught.value.message, "'llama'", "DeepSeek-OCR") and tells(
+    assert mentions(caught.value.message, "'llama'", "DeepSeek-OCR") and mentions(
         caught.value.hint, "model=hf_causal_lm"
     )
 
@@ -265,7 +265,7 @@ def test_text_checkpoint_loads_with_its_own_tokenizer(tmp_path: Path) -> None:
     broken = load_adapter(ModelConfig(adapter="hf_causal_lm", path=str(folder)), InferConfig())
     with pytest.raises(InputError) as caught:
         broken.prepare(request, "cpu", torch.float32)
-    assert tells(caught.value.message, "tokenizer", str(folder))
+    assert mentions(caught.value.message, "tokenizer", str(folder))
 
 
 def test_chat_template_is_used_when_there_is_one(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
 from llm_perf_opt.workloads.models.loading import remote_code_allowed
 from llm_perf_opt.workloads.registry import load_adapter, load_dataset
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.small_workloads import ARCH_V1, ARCH_V2, infer_config, model_config, page, samples, workload
 
 
@@ -45,21 +45,23 @@ def test_unknown_adapter_names_the_nearest() -> None:
 )
 def test_dotted_adapter_that_is_not_one(adapter: str, word: str) -> None:
     error = refused(ModelConfig(adapter=adapter))
-    assert error.data["key"] == "model.adapter" and tells(error.message, word)
+    assert error.data["key"] == "model.adapter" and mentions(error.message, word)
 
 
-def test_an_adapter_that_inherits_nothing_is_told_what_to_inherit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_inherits_nothing_is_refused_with_the_base_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class LooksLikeOne:
         components = build = prepare = prefill = decode_step = None
 
     monkeypatch.setattr(devices, "LooksLikeOne", LooksLikeOne, raising=False)
     error = refused(ModelConfig(adapter="llm_perf_opt.workloads.devices:LooksLikeOne"))
-    assert tells(error.message, "ModelAdapter") and error.data["key"] == "model.adapter"
+    assert mentions(error.message, "ModelAdapter") and error.data["key"] == "model.adapter"
     assert error.hint is not None
     assert "llm_perf_opt.workloads.base" in error.hint
 
 
-def test_an_incomplete_adapter_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_adapter_is_refused_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoModel(ModelAdapter):
         name = "no_model"
 
@@ -87,13 +89,13 @@ def test_a_data_set_needs_nothing_but_samples(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(devices, "Two", Two, raising=False)
     with pytest.raises(ConfigError) as caught:
         load_dataset(DatasetConfig(adapter="llm_perf_opt.workloads.devices:Nothing"))
-    assert caught.value.data["key"] == "dataset.adapter" and tells(caught.value.message, "samples")
+    assert caught.value.data["key"] == "dataset.adapter" and mentions(caught.value.message, "samples")
     dataset = load_dataset(DatasetConfig(adapter="llm_perf_opt.workloads.devices:Two"))
     assert [sample.id for sample in dataset.samples()] == ["a", "b"]
     assert list(dataset.problems()) == []
 
 
-def test_a_model_that_cannot_be_compiled_says_so() -> None:
+def test_a_model_that_cannot_be_compiled_is_reported() -> None:
     class Plain(HfCausalLmAdapter):
         compile_decode = ModelAdapter.compile_decode
 
@@ -155,7 +157,7 @@ def test_a_global_attention_index_beyond_the_layers_is_refused() -> None:
 def test_misspelt_dimension_hints_at_the_right_one() -> None:
     error = refused(ModelConfig(arch=changed(ARCH_V1, "text_config.hiden_size", 64)))
     assert error.data["key"] == "model.arch.text_config.hiden_size"
-    assert tells(error.hint, "model.arch.text_config.hidden_size")
+    assert mentions(error.hint, "model.arch.text_config.hidden_size")
 
 
 @pytest.mark.parametrize(
@@ -180,16 +182,16 @@ def test_image_beyond_the_context_is_named(tmp_path: Path) -> None:
     adapter = load_adapter(ModelConfig(arch=arch), InferConfig(mode=ImageMode.base))
     with pytest.raises(InputError, match=r"\b28\d\b") as caught:
         adapter.prepare([Sample("big", path=page(tmp_path / "p.png", (50, 50)))], "cpu", torch.float32)
-    assert tells(caught.value.message, "big", "273", "200"), "the sample, its image, and the model's limit"
+    assert mentions(caught.value.message, "big", "273", "200"), "the sample, its image, and the model's limit"
 
 
 def test_ocr_needs_an_image_and_text_models_a_prompt(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_adapter(model_config("v1"), infer_config("v1")).prepare([Sample("x")], "cpu", torch.float32)
-    assert tells(caught.value.message, "x") and tells(caught.value.hint, "dataset=omnidocbench")
+    assert mentions(caught.value.message, "x") and mentions(caught.value.hint, "dataset=omnidocbench")
     with pytest.raises(InputError) as caught:
         load_adapter(model_config("llama"), InferConfig()).prepare([Sample("x")], "cpu", torch.float32)
-    assert tells(caught.value.message, "x") and tells(caught.value.hint, "dataset=prompts")
+    assert mentions(caught.value.message, "x") and mentions(caught.value.hint, "dataset=prompts")
 
 
 @pytest.mark.parametrize("mode", [ImageMode.tiny, ImageMode.large])
@@ -197,7 +199,7 @@ def test_ocr2_has_its_own_modes(mode: ImageMode) -> None:
     assert refused(model_config("v2"), InferConfig(mode=mode)).data["key"] == "infer.mode"
 
 
-def test_synthetic_prompts_have_exactly_the_length_asked(tmp_path: Path) -> None:
+def test_synthetic_prompts_have_exactly_the_requested_length(tmp_path: Path) -> None:
     adapter = load_adapter(model_config("llama"), InferConfig())
     requests = [Sample("a", synthetic_tokens=37), Sample("b", synthetic_tokens=37)]
     batch = adapter.prepare(requests, "cpu", torch.float32)
@@ -251,7 +253,7 @@ def test_causal_lm_sources(tmp_path: Path) -> None:
         == "model.arch.model_type"
     )
     error = refused(ModelConfig(adapter="hf_causal_lm", arch={"model_type": "vit"}))
-    assert error.data["key"] == "model.arch.model_type" and tells(error.message, "'vit'")
+    assert error.data["key"] == "model.arch.model_type" and mentions(error.message, "'vit'")
 
 
 def test_gpt2_runs_through_the_same_engine(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import install_example
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.warm import warm_server
 
 SCRIPT = """
@@ -47,10 +47,10 @@ def test_installed_example_model_runs(adapter: str, installed: Path, tmp_path: P
     result = json.loads(done.stdout)
     assert result["phases"] == ["prefill", "decode"]
     document = result["document"]
-    assert tells(document["workload"]["architecture"], "recurrent")
+    assert mentions(document["workload"]["architecture"], "recurrent")
     assert [entry["ids"] for entry in document["samples"]] == [["a", "b"], ["s"]]
     (problem,) = document["problems"]
-    assert problem.startswith("none: ") and tells(problem, "prompt")
+    assert problem.startswith("none: ") and mentions(problem, "prompt")
     repeat = document["samples"][0]["repeats"][1]
     assert repeat["vision_s"] is None
     assert set(repeat["components"]) == {"core_prefill_s", "head_prefill_s"}
@@ -64,6 +64,6 @@ def test_example_is_not_found_when_not_installed() -> None:
 
     with pytest.raises(ConfigError) as caught:
         load_adapter(ModelConfig(adapter="byte_gru"), InferConfig())
-    assert caught.value.data["key"] == "model.adapter" and tells(
+    assert caught.value.data["key"] == "model.adapter" and mentions(
         caught.value.message, "model.adapter=byte_gru"
     )

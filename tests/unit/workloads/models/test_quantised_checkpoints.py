@@ -17,7 +17,7 @@ from llm_perf_opt.summary.static import StaticDocument
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.models.model_types import loading_problem, reason_not_quantised
 from llm_perf_opt.workloads.registry import load_adapter
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -101,14 +101,14 @@ def test_the_same_model_in_sixteen_bits_is_found_again_from_the_quantised_one(tm
     assert again.tpot_floor_s == pytest.approx(expected.tpot_floor_s, rel=0.02)
 
 
-def test_an_unknown_method_gives_no_bytes_and_says_so(tmp_path: Path) -> None:
+def test_an_unknown_method_gives_no_bytes_and_a_note(tmp_path: Path) -> None:
     document = count(tmp_path, {"quant_method": "spqr"})
     static = document.static
     assert static.phases["decode"].flops is not None
     assert static.phases["decode"].weight_bytes is None
     assert "weights" not in static.resident_bytes
     assert document.resident == []
-    assert any(tells(note, "MBU", "spqr") for note in document.notes)
+    assert any(mentions(note, "MBU", "spqr") for note in document.notes)
     assert what_if(static, load_catalogue(), dtype="bfloat16") == []
 
 
@@ -119,7 +119,7 @@ def test_a_run_that_is_not_quantised_is_counted_as_it_runs(tmp_path: Path) -> No
         document.static.phases["decode"].weight_bytes
         == count(tmp_path, None).static.phases["decode"].weight_bytes
     )
-    assert any(tells(note, "gptq", "random weights") for note in document.notes)
+    assert any(mentions(note, "gptq", "random weights") for note in document.notes)
 
 
 @pytest.mark.parametrize("source", ["key", "checkpoint"])
@@ -157,7 +157,7 @@ def test_the_packages_that_loading_needs_are_named(tmp_path: Path) -> None:
     assert loading_problem(ModelConfig(path=str(checkpoint(tmp_path, {"quant_method": "mxfp4"})))) is None
 
 
-def test_what_runs_is_told_from_what_is_stored(tmp_path: Path) -> None:
+def test_what_runs_is_distinguished_from_what_is_stored(tmp_path: Path) -> None:
     fp8 = ModelConfig(path=str(checkpoint(tmp_path, FP8)))
     assert reason_not_quantised(fp8, "cpu", measured=False) is None
     assert "widens fp8" in (reason_not_quantised(fp8, "cpu", measured=True) or "")
@@ -166,8 +166,8 @@ def test_what_runs_is_told_from_what_is_stored(tmp_path: Path) -> None:
     assert "random weights" in (reason_not_quantised(random, "cuda:0", measured=True) or "")
 
 
-def test_the_page_says_how_weights_are_stored(tmp_path: Path) -> None:
+def test_the_page_shows_how_weights_are_stored(tmp_path: Path) -> None:
     page = render_static_report(count(tmp_path, GPTQ))
     plain = render_static_report(count(tmp_path, None))
     for fact in ("gptq", "int4"):
-        assert tells(page, fact) and not tells(plain, fact)
+        assert mentions(page, fact) and not mentions(plain, fact)

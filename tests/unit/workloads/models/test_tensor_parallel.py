@@ -18,7 +18,7 @@ from llm_perf_opt.workloads.models.loading import build_meta, build_random
 from llm_perf_opt.workloads.models.weights import plans_of, reason_not_split
 from llm_perf_opt.workloads.rank_group import agreed, group_size, in_group
 from tests.support import REPOSITORY
-from tests.text_facts import tells
+from tests.text_facts import mentions
 from tests.unit.workloads.models import rank_program
 from tests.warm import warm_server
 
@@ -57,10 +57,10 @@ def test_rank_0_decides_for_all(both: tuple[dict, list[dict]]) -> None:
 
 @pytest.mark.parametrize("kind", rank_program.KINDS)
 @pytest.mark.parametrize("name", [name for name, _ in rank_program.split_families()])
-def test_what_a_rank_holds_is_what_the_static_model_says(
+def test_a_rank_stores_what_the_static_model_predicts(
     name: str, kind: Any, both: tuple[dict, list[dict]]
 ) -> None:
-    """Every parameter of every rank, exactly: built by transformers on two ranks, and by the rules on paper."""
+    """Every parameter of every rank, exactly: built by transformers on two ranks, and by the rules of the static analysis."""
     family, config = dict(rank_program.split_families())[name]
     real = [one["held"][f"{name} {kind}"] for one in both[1]]
     if real[0] is None:
@@ -96,9 +96,11 @@ def test_outside_of_a_group_nothing_is_agreed_on() -> None:
         ),
     ],
 )
-def test_a_model_that_cannot_be_split_says_why(config: dict, ranks: int, facts: list[str] | None) -> None:
+def test_a_model_that_cannot_be_split_is_refused_with_the_reason(
+    config: dict, ranks: int, facts: list[str] | None
+) -> None:
     found = reason_not_split(SimpleNamespace(model_type="toy", **config), ranks)
-    assert found is None if facts is None else tells(found, *facts)
+    assert found is None if facts is None else mentions(found, *facts)
 
 
 def test_only_text_decoders_are_split() -> None:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from llm_perf_opt.workloads.outputs.gallery import Entry, GalleryHeader, write_gallery
-from tests.text_facts import tells
+from tests.text_facts import mentions
 
 HOSTILE = "<script>alert(1)</script> \"'><img src=x onerror=alert(1)> </pre> | `x` ```\n# heading [a](javascript:x) {{ 7*7 }}"
 
@@ -180,16 +180,16 @@ def test_text_without_images_and_an_empty_answer(tmp_path: Path) -> None:
 def test_a_page_that_is_gone_costs_its_picture_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _, _, tags = gallery(tmp_path / "viz", Entry(record(), tmp_path / "gone.png"))
     assert "hello" in tags.text
-    assert tells(caplog.text, "a.png")
+    assert mentions(caplog.text, "a.png")
 
 
-def test_what_is_not_shown_is_said(tmp_path: Path) -> None:
+def test_what_is_not_shown_is_reported(tmp_path: Path) -> None:
     header = GalleryHeader("t", total=9, predictions_file="pred/predictions.jsonl")
     write_gallery(tmp_path, header, [Entry(record(), None)], 100)
     for name in ("predictions.md", "predictions.html"):
         lines = (tmp_path / name).read_text().splitlines()
-        (said,) = [line for line in lines if header.predictions_file in line]
-        assert tells(said, "1", "9")
+        (messages,) = [line for line in lines if header.predictions_file in line]
+        assert mentions(messages, "1", "9")
 
 
 def test_deep_and_cmyk_images_are_shown(tmp_path: Path) -> None:

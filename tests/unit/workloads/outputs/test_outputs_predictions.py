@@ -119,7 +119,7 @@ def test_garbage_between_lines_is_dropped(tmp_path: Path) -> None:
     assert path.read_bytes().count(b"\n") == 2
 
 
-def test_a_full_disk_leaves_a_readable_file_and_says_so(
+def test_a_full_disk_leaves_a_readable_file_and_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "p.jsonl"

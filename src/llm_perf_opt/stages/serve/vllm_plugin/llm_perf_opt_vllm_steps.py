@@ -119,7 +119,7 @@ class StepWriter:
                         self._note(f"{noted} steps were dropped: they came faster than they could be written")
                     if last and not self._queue:
                         return
-        except Exception:
+        except Exception:  # nothing in here may stop the server
             self.fail()
 
 
@@ -164,7 +164,7 @@ class StepLogger(StatLoggerBase):
             if path:
                 most = os.environ.get(_LIMIT_VARIABLE, "")
                 self._writer = StepWriter(path, int(most) if most.isdigit() else MOST_BYTES)
-        except Exception:
+        except Exception:  # as above: the server starts without step records
             self._writer = None
 
     def record(self, scheduler_stats=None, iteration_stats=None, mm_cache_stats=None, engine_idx=0, **_):
@@ -176,7 +176,7 @@ class StepLogger(StatLoggerBase):
             line = _step_record(scheduler_stats, iteration_stats, engine_idx)
             if line is not None:
                 writer.put(line)
-        except Exception:
+        except Exception:  # as above
             writer.fail()
 
     def log_engine_initialized(self):
