@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.analysis.context import evidence_of
 from llm_perf_opt.analysis.roofline.what_if import (
     OtherDevices,
     devices_that_fit,
@@ -48,7 +49,10 @@ from llm_perf_opt.summary import Budget, Finding, Stat, Summary
 
 _MOST_FIGURES = 4
 _MOST_FINDINGS = 3
-_NOTHING_STANDS_OUT = "No bottleneck stands out in this data. “Not in this report” below lists the measurements that would show more."
+_TOO_LITTLE = "Too little was captured to conclude anything; capture some whole steps"
+_NOTHING_STANDS_OUT = (
+    "No bottleneck stands out in this data. “Not in this report” lists the measurements that would show more."
+)
 
 
 def opening(summary: Summary) -> list[Block]:
@@ -333,7 +337,10 @@ def _findings(summary: Summary, changes: list[Finding]) -> list[Block]:
     if not changes:
         if is_static_only(summary):
             return []
-        return [Heading("What to change first", "findings"), Only("html", [Text(_NOTHING_STANDS_OUT)])]
+        evidence = evidence_of(summary)
+        too_little = evidence is not None and not evidence.is_enough
+        said = f"{_TOO_LITTLE}: {evidence.describe()}." if evidence and too_little else _NOTHING_STANDS_OUT
+        return [Heading("What to change first", "findings"), Text(said)]
     cards = [_finding(finding) for finding in changes]
     more = cards[_MOST_FINDINGS:]
     named = f"{len(more)} further {'finding' if len(more) == 1 else 'findings'}"
