@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.process.tools import modified_ns
 
@@ -89,7 +90,7 @@ def _version(executable: str, _stamp: int) -> str:
     text = parse_version_text(answer.text)
     if text is None:
         raise ToolError(
-            f"{executable} does not answer as Nsight Compute: {answer.tail(3) or answer.ended}",
+            f"{executable} does not answer as Nsight Compute: {one_line(answer.tail(3)) or answer.ended}",
             hint="check that the file is Nsight Compute's ncu and that it runs by hand",
         )
     return text

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.process.isolate import isolated
 from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.process.tools import modified_ns
@@ -58,7 +59,7 @@ def _version(executable: str, _stamp: int) -> str:
     text = parse_version_text(version.text)
     if text is None:
         raise ToolError(
-            f"{executable} does not answer as Nsight Systems: {version.tail(3) or version.ended}",
+            f"{executable} does not answer as Nsight Systems: {one_line(version.tail(3)) or version.ended}",
             hint="check that the file is Nsight Systems' nsys and that it runs by hand",
         )
     return text
