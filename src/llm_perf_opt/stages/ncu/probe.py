@@ -90,7 +90,7 @@ def _version(executable: str, _stamp: int) -> str:
     text = parse_version_text(answer.text)
     if text is None:
         raise ToolError(
-            f"{executable} does not answer as Nsight Compute: {one_line(answer.tail(3)) or answer.ended}",
+            f"{executable} does not answer as Nsight Compute: {one_line(answer.tail(3))[:400] or answer.ended}",
             hint="check that the file is Nsight Compute's ncu and that it runs by hand",
         )
     return text

@@ -59,7 +59,7 @@ def _version(executable: str, _stamp: int) -> str:
     text = parse_version_text(version.text)
     if text is None:
         raise ToolError(
-            f"{executable} does not answer as Nsight Systems: {one_line(version.tail(3)) or version.ended}",
+            f"{executable} does not answer as Nsight Systems: {one_line(version.tail(3))[:400] or version.ended}",
             hint="check that the file is Nsight Systems' nsys and that it runs by hand",
         )
     return text
