@@ -17,12 +17,12 @@ QUICK = [case for case in CASES if not case.slow and not case.own_process]
 QUICK_PROCESSES = [case for case in CASES if not case.slow and case.own_process]
 GROUPS = {
     "tool", "workload", "signal", "disk", "clock", "checkpoint", "data", "configuration", "path", "concurrency",
-    "ingest", "report", "server", "foreign", "structure",
+    "ingest", "report", "server", "foreign", "structure", "verb",
 }  # fmt: skip
 
 
 def test_there_are_enough_cases_of_every_group_and_no_two_are_the_same() -> None:
-    assert len(CASES) >= 550
+    assert len(CASES) >= 600
     assert len({case.id for case in CASES}) == len(CASES)
     assert {case.group for case in CASES} == GROUPS
 

@@ -7,6 +7,7 @@ the terms of the engine, or general.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -114,8 +115,8 @@ def evidence_of(summary: Summary) -> Evidence | None:
     return Evidence(launches + graphs * (_KERNELS_PER_GRAPH - 1), whole.span_s)
 
 
-_ABOUT_KERNELS = frozenset(("slow-kernels", "dominant-kernels"))
-"""Findings about a kernel by itself (its share of the kernel time, the limit of its own shape): one launch is enough for them."""
+_ABOUT_KERNELS = frozenset(("slow-kernels",))
+"""Findings about a kernel by itself (the limit of its own shape): one launch is enough for them."""
 _WORTH_SAYING = 0.01
 """Share of the captured time below which a finding is not worth a line."""
 
@@ -148,14 +149,26 @@ _UNCERTAIN_GAIN = frozenset(("full-precision-kernels",))
 """Their bound is a ratio of peaks that few shapes reach, and the change alters the results."""
 
 
-def rank_key(finding: Finding) -> tuple[float, float, str, str]:
+def rank_findings(found: Iterable[Finding]) -> list[Finding]:
     """Order findings by their gain, those without one by the time they are about; ties by id and phase.
 
-    Findings that split one loss are placed by the whole of it, so that the order agrees with the budget. Time without a known
-    cause (low confidence) and bounds that are rarely reached count half.
+    Of findings that split one loss, the largest is placed by the whole of it, so that the order agrees with the budget. Time without a
+    known cause (low confidence) and bounds that are rarely reached count half.
     """
+    listed = list(found)
+    leaders: dict[str | None, Finding] = {}
+    for one in listed:
+        if one.id in _SPLIT_LOSS and one.time_s is not None:
+            before = leaders.get(one.phase)
+            if before is None or (one.gain_upper_s or 0.0) > (before.gain_upper_s or 0.0):
+                leaders[one.phase] = one
+    leading = {id(one) for one in leaders.values()}
+    return sorted(listed, key=lambda one: _rank_key(one, leads=id(one) in leading))
+
+
+def _rank_key(finding: Finding, *, leads: bool) -> tuple[float, float, str, str]:
     seconds = finding.gain_upper_s if finding.gain_upper_s is not None else finding.time_s
-    place = finding.time_s if finding.id in _SPLIT_LOSS and finding.time_s is not None else seconds
+    place = finding.time_s if leads else seconds
     weight = 0.5 if finding.confidence == "low" or finding.id in _UNCERTAIN_GAIN else 1.0
     return (-(place or 0.0) * weight, -(seconds or 0.0), finding.id, finding.phase or "")
 

@@ -53,11 +53,12 @@ class IntervalSet:
 
     def _last_started(self, at: Int64) -> Int64:
         """Row of the last interval that starts at or before each time; -1 for none."""
-        if len(at) > _FEW * len(self) and (at[1:] >= at[:-1]).all():
-            # Few intervals and many sorted times: it is cheaper to look the intervals up among the times.
-            changes = np.concatenate(([0], np.searchsorted(at, self.start, side="left"), [len(at)]))
-            return np.repeat(np.arange(-1, len(self)), np.diff(changes))
-        return np.searchsorted(self.start, at, side="right") - 1
+        return _at_or_before(self.start, at) - 1
+
+    def overlaps(self, start: Int64, end: Int64) -> npt.NDArray[np.bool_]:
+        """Whether the set has a part of each time ``[start, end)``."""
+        ended, started = _at_or_before(self.end, start), _at_or_before(self.start, end - 1)
+        return (started > ended) & (end > start)
 
     def length_within(self, window: IntervalSet) -> int:
         """Length of the intersection with ``window``."""
@@ -66,6 +67,15 @@ class IntervalSet:
 
 
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _at_or_before(bounds: Int64, at: Int64) -> Int64:
+    """Return how many of the bounds, which are in order, lie at or before each time."""
+    if len(at) > _FEW * len(bounds) and (at[1:] >= at[:-1]).all():
+        # Few bounds and many sorted times: it is cheaper to look the bounds up among the times.
+        changes = np.concatenate(([0], np.searchsorted(at, bounds, side="left"), [len(at)]))
+        return np.repeat(np.arange(len(bounds) + 1), np.diff(changes))
+    return np.searchsorted(bounds, at, side="right")
 
 
 def from_disjoint(start: Int64, end: Int64) -> IntervalSet:

@@ -76,7 +76,7 @@ def occurrences(
     Where no range of decode calls itself a step, as many ranges as there are of prefill are whole passes, and more are
     steps.
     """
-    found = dict(counts)
+    found = {phase: count for phase, count in counts.items() if phase != WHOLE}
     decode = ranges.get(DECODE, 0)
     if DECODE in found or not decode:
         return found

@@ -12,6 +12,7 @@ from pathlib import Path
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.ranks import rank_in_name, require_one_device, require_one_job
 from llm_perf_opt.analysis.summarise import Subject
+from llm_perf_opt.core.arrays import reuse_freed_memory
 from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError, nearest_key
@@ -19,6 +20,7 @@ from llm_perf_opt.core.files import explain_os_errors, hint_other_directory, is_
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.units import dtype_bytes, known_dtypes, timestamp
 from llm_perf_opt.hardware.catalogue import load_catalogue
+from llm_perf_opt.reporting.render import MOST_EVENTS
 from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
 from llm_perf_opt.runs.directory import lock_output
 from llm_perf_opt.runs.finish import print_result, save_and_render
@@ -63,6 +65,7 @@ def ingest(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"--out {out} is not a directory", hint="give a directory; it is created when absent"
         )
+    reuse_freed_memory()
     with lock_output(out):
         return _ingest_into(out, options, given, slo)
 
@@ -98,7 +101,7 @@ def _ingest_into(out: Path, options: argparse.Namespace, given: _Given, slo: dic
     assembled = assemble(subject, facts, DeviceChoice(options.device, options.catalogue))
     summary = assembled.summary
     summary.run.seconds = time.monotonic() - began
-    report = save_and_render(summary, assembled.facts, out)
+    report = save_and_render(summary, assembled.facts, out, perfetto=options.perfetto)
     print_result(summary, report, quiet=False, as_json=options.json)
     return 0
 
@@ -321,6 +324,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--dtype", help="data type of the peak, if the captures do not contain it (bfloat16)")
     parser.add_argument("--catalogue", type=Path, help="YAML file with further devices")
+    parser.add_argument(
+        "--perfetto",
+        action="store_true",
+        help=f"write timeline.perfetto.json.gz also of captures with more than {MOST_EVENTS:,} operations and ranges",
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory for summary.json and the reports")
     parser.add_argument("--json", action="store_true", help="print summary.json")
     options = parser.parse_args(arguments)

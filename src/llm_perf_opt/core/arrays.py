@@ -6,6 +6,9 @@ and :mod:`llm_perf_opt.analysis` share it; it is independent of file formats.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +17,21 @@ Int32 = npt.NDArray[np.int32]
 UNKNOWN = -1
 _THREAD_BITS = 24
 """A global thread id is (process << 24 | thread), as nsys counts them."""
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+"""Parameters of glibc's ``mallopt``."""
+
+
+def reuse_freed_memory() -> None:
+    """Let glibc keep freed arrays of up to 32 MiB for the next ones; elsewhere nothing happens.
+
+    By default it returns each to the kernel, which clears every page again: a tenth of the time of reading a large capture.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+        mallopt(_M_TOP_PAD, 64 << 20)
 
 
 def process_of(thread: Int64) -> Int64:

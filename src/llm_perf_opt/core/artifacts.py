@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -66,12 +67,13 @@ class Artifacts:
 
     def path(self, name: str) -> Path:
         """Return a path below the root, creating its parent; a path that leaves the root is an error."""
-        target = (self._root / name).resolve()
-        if not target.is_relative_to(self._root) or target == self._root:
+        meant = Path(os.path.normpath(self._root / name))
+        if not meant.is_relative_to(self._root) or meant == self._root:
             raise ConfigError(
                 f"'{name}' is not inside the run directory {self._root}",
                 hint="give a relative path without '..'",
             )
+        target = self._inside(meant).resolve()
         self._make_directory(target.parent)
         return target
 
@@ -93,16 +95,21 @@ class Artifacts:
             raise ConfigError(f"unknown stage '{stage}'", hint=hint, stage=stage)
 
     def _make_directory(self, directory: Path) -> Path:
-        """Create a directory; reject one that a link leads out of the run directory, which may be an attack."""
-        if not directory.resolve().is_relative_to(self._root):
-            raise ToolError(
-                f"{directory} leads out of the run directory, and is not written through",
-                hint=f"remove the link, or choose {other_directory(RUN_DIRECTORY)}",
-                path=str(directory),
-            )
+        """Create a directory; reject one that a link leads out of the run directory."""
+        self._inside(directory)
         with explain_os_errors(directory, elsewhere=RUN_DIRECTORY):
             directory.mkdir(parents=True, exist_ok=True)
         return directory
+
+    def _inside(self, path: Path) -> Path:
+        """Return the path; reject one that a link leads out of the run directory, which may be an attack."""
+        if not path.resolve().is_relative_to(self._root):
+            raise ToolError(
+                f"{path} leads out of the run directory, and is not written through",
+                hint=f"remove the link, or choose {other_directory(RUN_DIRECTORY)}",
+                path=str(path),
+            )
+        return path
 
 
 class PlannedArtifacts(Artifacts):

@@ -67,6 +67,12 @@ def explain_os_errors(path: Path, *, elsewhere: str | None = None) -> Iterator[N
                 hint=f"move the file or choose {where}",
                 path=str(path),
             ) from error
+        if error.errno == errno.ELOOP:
+            raise ToolError(
+                f"{path} is a symbolic link, and is not written through",
+                hint=f"remove the link, or choose {where}",
+                path=str(path),
+            ) from error
         if error.errno in _BAD_NAME:
             raise ToolError(
                 f"cannot create {path}: {error.strerror}", hint="choose another, shorter name", path=str(path)

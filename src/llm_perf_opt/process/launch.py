@@ -24,6 +24,7 @@ from typing import IO, Literal
 
 from llm_perf_opt.core.console.signals import acknowledge_interruption, raise_if_interrupted
 from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.core.files import explain_os_errors, open_new, refuse_link
 from llm_perf_opt.process.groups import JOB_VARIABLE, kill_all, new_job, survivors
 from llm_perf_opt.process.guard import GUARD
@@ -442,7 +443,7 @@ def stated_version(executable: str, product: str, program: str, parse: Callable[
     text = parse(answer.text)
     if text is None:
         raise ToolError(
-            f"{executable} does not answer as {product}: {answer.tail(3) or answer.ended}",
+            f"{executable} does not answer as {product}: {one_line(answer.tail(3))[:400] or answer.ended}",
             hint=f"check that the file is {program} of {product} and that it runs by hand",
         )
     return text

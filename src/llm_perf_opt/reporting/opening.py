@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.analysis.context import evidence_of
 from llm_perf_opt.analysis.roofline.what_if import (
     OtherDevices,
     devices_that_fit,
@@ -48,6 +49,7 @@ from llm_perf_opt.summary import Budget, Finding, Stat, Summary
 
 _MOST_FIGURES = 4
 _MOST_FINDINGS = 3
+_TOO_LITTLE = "Too little was captured to conclude anything; capture some whole steps"
 _NOTHING_STANDS_OUT = "No bottleneck stands out in this data."
 _MORE_MEASUREMENTS = "“Not in this report” below lists the measurements that would show more."
 
@@ -334,6 +336,9 @@ def _findings(summary: Summary, changes: list[Finding]) -> list[Block]:
     if not changes:
         if is_static_only(summary):
             return []
+        evidence = evidence_of(summary)
+        if evidence is not None and not evidence.is_enough:
+            return [Heading("What to change first", "findings"), Text(f"{_TOO_LITTLE}: {evidence.describe()}.")]
         return [
             Heading("What to change first", "findings"),
             Text(_NOTHING_STANDS_OUT),

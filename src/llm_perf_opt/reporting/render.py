@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import io
+import logging
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal
 
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_path, atomic_write_text
-from llm_perf_opt.reporting.report import kernels_markdown, operators_markdown, report_html, report_markdown
+from llm_perf_opt.reporting.report import kernels_markdown, operators_markdown, report_texts
 from llm_perf_opt.reporting.stakeholder import stakeholder_markdown
 from llm_perf_opt.summary import Summary
 
@@ -25,39 +26,45 @@ if TYPE_CHECKING:
 
 def write_documents(summary: Summary, out_dir: Path) -> list[Path]:
     """Render all documents into ``out_dir``; return their paths, starting with the one to open."""
+    html, markdown = report_texts(summary)
     texts = {
-        layout.REPORT_HTML: report_html,
-        layout.REPORT_MD: report_markdown,
-        layout.STAKEHOLDER_MD: stakeholder_markdown,
-        layout.KERNELS_MD: kernels_markdown,
-        **({layout.OPERATORS_MD: operators_markdown} if summary.operators else {}),
+        layout.REPORT_HTML: html,
+        layout.REPORT_MD: markdown,
+        layout.STAKEHOLDER_MD: stakeholder_markdown(summary),
+        layout.KERNELS_MD: kernels_markdown(summary),
+        **({layout.OPERATORS_MD: operators_markdown(summary)} if summary.operators else {}),
     }
-    return [atomic_write_text(out_dir / name, render(summary)) for name, render in texts.items()]
+    return [atomic_write_text(out_dir / name, text) for name, text in texts.items()]
 
 
 # Pages and tables next to the report, from the facts they show: static analysis, timelines, kernel counters.
 
 
-_MOST_EVENTS = 500_000
-"""A browser does not open larger traces; the tables have everything."""
+LOGGER = logging.getLogger("llm_perf_opt.captures")
+MOST_EVENTS = 200_000
+"""Device operations and ranges of a trace for Perfetto, unless it is asked for: browsers are slow on larger ones, and writing it
+would take most of the time of the command. The tables have everything."""
 
 
-def write_pages(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> list[Path]:
-    """Write the pages of each stage's facts into the stage's folder."""
+def write_pages(
+    summary: Summary, facts: Sequence[Facts], out_dir: Path, *, perfetto: bool = False
+) -> list[Path]:
+    """Write the pages of each stage's facts into the stage's folder; ``perfetto``: the trace whatever its size."""
+    most = sys.maxsize if perfetto else MOST_EVENTS
     files: list[Path] = []
     for each in facts:
         folder = out_dir / each.stage
         if each.static_document is not None and each.static_document.has_page:
             files += _static_page(each.static_document, summary, folder)
         for number, capture in enumerate(capture for capture in each.captures if capture.tables):
-            files += _timeline_tables(capture, folder if number == 0 else folder / capture.path.stem)
-        files += _trace_of_ranks(each.captures, folder)
+            files += _timeline_tables(capture, folder if number == 0 else folder / capture.path.stem, most)
+        files += _trace_of_ranks(each.captures, folder, most)
         if each.counters is not None:
             files += _counter_pages(each.counters, summary, folder)
     return files
 
 
-def _trace_of_ranks(captures: Sequence[Capture], folder: Path) -> list[Path]:
+def _trace_of_ranks(captures: Sequence[Capture], folder: Path, most: int) -> list[Path]:
     """Write one trace with all ranks of a stage, replacing that of the first; no effect for a single rank."""
     from llm_perf_opt.analysis.ranks import rank_of, ranks_in_names
     from llm_perf_opt.analysis.timeline.export import RankTimeline, perfetto_ranks
@@ -70,7 +77,7 @@ def _trace_of_ranks(captures: Sequence[Capture], folder: Path) -> list[Path]:
         if rank is not None and isinstance(one.found, Timeline) and len(one.found.calls):
             found.setdefault(rank, RankTimeline(rank, one.found, one.attribution))
     size = sum(len(one.timeline.ops) + len(one.timeline.ranges) for one in found.values())
-    if len(found) < 2 or size > _MOST_EVENTS:
+    if len(found) < 2 or size > most:
         return []
     pieces = perfetto_ranks([found[rank] for rank in sorted(found)])
     return [_write_trace(folder / layout.PERFETTO, pieces)]
@@ -85,13 +92,23 @@ def _static_page(document: StaticDocument, summary: Summary, folder: Path) -> li
     return [*files, atomic_write_text(folder / layout.STATIC_MD, page)]
 
 
-def _timeline_tables(capture: Capture, folder: Path) -> list[Path]:
+def _timeline_tables(capture: Capture, folder: Path, most: int) -> list[Path]:
     from llm_perf_opt.captures.timeline import Timeline
 
     found = capture.found
     files = write_tables(found, folder, attribution=capture.attribution)
-    if isinstance(found, Timeline) and len(found.ops) + len(found.ranges) <= _MOST_EVENTS:
-        files.append(write_perfetto(found, folder / layout.PERFETTO, attribution=capture.attribution))
+    if isinstance(found, Timeline):
+        events, path = len(found.ops) + len(found.ranges), folder / layout.PERFETTO
+        if events <= most:
+            files.append(write_perfetto(found, path, attribution=capture.attribution))
+        else:
+            path.unlink(missing_ok=True)  # that of another capture
+            LOGGER.info(
+                "%s is left out: %s operations and ranges, more than %s (ingest --perfetto writes it)",
+                path.name,
+                f"{events:,}",
+                f"{most:,}",
+            )
     return files
 
 
@@ -114,6 +131,7 @@ def _counter_pages(capture: NcuCapture, summary: Summary, folder: Path) -> list[
 # Timeline tables for notebooks and the trace for Perfetto, written into a directory of the run.
 
 
+_TRACE_LEVEL = 3
 _TableFormat = Literal["parquet", "csv"]
 _TEXT_COLUMNS = ("phase", "module", "range_path", "name", "short_name", "family", "kind")
 
@@ -190,16 +208,9 @@ def write_perfetto(timeline: Timeline, path: Path, *, attribution: Attribution |
 def _write_trace(path: Path, pieces: Iterable[str]) -> Path:
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
         if path.suffix == ".gz":
-            # A fixed time stamp: the same timeline gives the same file.
-            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
-                _write_pieces(packed, pieces)
+            # A fixed time stamp: the same timeline gives the same file. Higher levels take most of the time of writing.
+            with gzip.GzipFile("", "wb", compresslevel=_TRACE_LEVEL, fileobj=raw, mtime=0) as packed:
+                packed.writelines(piece.encode() for piece in pieces)
         else:
-            _write_pieces(raw, pieces)
+            raw.writelines(piece.encode() for piece in pieces)
     return path
-
-
-def _write_pieces(file: IO[bytes] | gzip.GzipFile, pieces: Iterable[str]) -> None:
-    stream = io.TextIOWrapper(file, "utf-8", newline="\n")
-    stream.writelines(pieces)
-    stream.flush()
-    stream.detach()

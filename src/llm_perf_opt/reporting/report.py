@@ -29,6 +29,12 @@ def _report_document(summary: Summary) -> Document:
     )
 
 
+def report_texts(summary: Summary) -> tuple[str, str]:
+    """Render ``report.html`` and ``report.md`` of one document: its drawings are made once."""
+    document = _report_document(summary)
+    return write_html(document), write_markdown(document)
+
+
 def report_html(summary: Summary) -> str:
     """Render ``report.html``."""
     return write_html(_report_document(summary))

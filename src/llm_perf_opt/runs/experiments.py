@@ -8,8 +8,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_perf_opt.config.compose import typed_config
-from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.history.rows import indexed_records
 from llm_perf_opt.remedies.base import Remedy, Situation, key_of, situation_facts, this_machine
@@ -174,6 +172,10 @@ def _reason_not_applicable(
 
 def _situation(summary: Summary, overrides: Sequence[str]) -> Situation | None:
     """Return the situation of this run for remedies; ``None``: its configuration is not valid on this machine."""
+    # They import Hydra: only for a run of ours, not for ingest.
+    from llm_perf_opt.config.compose import typed_config
+    from llm_perf_opt.config.hydra_bridge.compose import compose_raw
+
     try:
         config = typed_config(compose_raw(overrides), overrides, cwd=Path.cwd(), here=False)
     except LlmPerfError:

@@ -28,15 +28,17 @@ from llm_perf_opt.summary.file import load_summary, save_summary
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
 
-def save_and_render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
+def save_and_render(
+    summary: Summary, facts: Sequence[Facts], out_dir: Path, *, perfetto: bool = False
+) -> Path:
     """Write ``summary.json``, every report, and the pages and tables of the facts; return the page to open first."""
     save_summary(summary, out_dir)
-    return render(summary, facts, out_dir)[0]
+    return render(summary, facts, out_dir, perfetto=perfetto)[0]
 
 
-def render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> list[Path]:
+def render(summary: Summary, facts: Sequence[Facts], out_dir: Path, *, perfetto: bool = False) -> list[Path]:
     """Write every report, and the pages and tables of the facts; return the files, starting with the page to open."""
-    pages = write_pages(summary, facts, out_dir)
+    pages = write_pages(summary, facts, out_dir, perfetto=perfetto)
     return [*write_documents(summary, out_dir), *pages]
 
 

@@ -18,6 +18,7 @@ from tests.faults.matrix import (
     signals,
     structure,
     tools,
+    verbs,
     workload,
 )
 
@@ -35,6 +36,7 @@ CASES = (
     *concurrency.CASES,
     *clock.CASES,
     *tools.CASES,
+    *verbs.CASES,
     *workload.CASES,
     *server.CASES,
     *signals.CASES,

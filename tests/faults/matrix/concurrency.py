@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from llm_perf_opt.cli import main
 from llm_perf_opt.runs.lock import hold
 from tests.faults.matrix.case import NO_MODEL, QUICK, STATIC_ONLY, Case, Running
 from tests.faults.processes import wait_for
@@ -240,6 +241,40 @@ def _removing(expected: str) -> Callable[[Path], list[str]]:
     return build
 
 
+def _linking(folder: Path) -> list[str]:
+    """A program that puts a link in the place of its own run directory."""
+    run, away = folder / "run", folder / "away"
+    script = f"mv {run} {away} && ln -s {away} {run}"
+    return [
+        "run", *NO_MODEL, f"pipeline.workload.command=[sh,-c,'{script}']", "pipeline.workload.repeats=1", "run.exclusive=false",
+        f"artifacts.runs_dir={run}",
+    ]  # fmt: skip
+
+
+def _other_index(folder: Path) -> list[str]:
+    """The index of one tree, where that of another is."""
+    make_run(folder / "runs", "a")
+    make_run(folder / "others", "b")
+    assert main(["index", str(folder / "others"), "--out", str(folder / "index")]) == 0
+    return ["index", str(folder / "runs"), "--out", str(folder / "index")]
+
+
+def _others_index_kept(folder: Path) -> None:
+    info = read_json(folder / "index" / "index.json")
+    assert (info["directory"], info["runs"]) == (str(folder / "others"), 1)
+
+
+def _index_lock(make: Callable[[Path], object]) -> Callable[[Path], list[str]]:
+    def build(folder: Path) -> list[str]:
+        make_run(folder / "runs", "a")
+        (folder / "precious").write_text("keep me")
+        (folder / "index").mkdir()
+        make(folder / "index" / ".index.lock")
+        return ["index", str(folder / "runs"), "--out", str(folder / "index")]
+
+    return build
+
+
 def _no_defect(folder: Path) -> None:
     assert "defect" not in (folder / "run" / "report.md").read_text()
 
@@ -327,6 +362,18 @@ def _cases() -> Iterator[Case]:
             name, f"the program removes {what}", _removing(phrase), 1, ("was removed or replaced",), {"program": "failed"}, "failed",
             check=_no_defect,
         )  # fmt: skip
+    yield Case(
+        name, "the program puts a link in the place of the run directory", _linking, (1, 4), ("leads out of the run directory",),
+    )  # fmt: skip
+    yield Case(name, "an index over that of another tree", _other_index, 3, ("holds the index of",), check=_others_index_kept)  # fmt: skip
+    yield Case(
+        name, "an index whose lock is a link", _index_lock(lambda lock: lock.symlink_to(lock.parent.parent / "precious")), 4,
+        (".index.lock",), check=_precious_kept,
+    )  # fmt: skip
+    yield Case(
+        name, "an index whose lock is a folder", _index_lock(lambda lock: lock.mkdir()), 4, (".index.lock",)
+    )
+    yield Case(name, "an index whose lock is a pipe", _index_lock(lambda lock: os.mkfifo(lock)), 0)
     yield Case(
         name, "the run directory vanishes", _measuring, (0, 1, 4), during=_directory_removed, slow=True
     )

@@ -154,7 +154,7 @@ def test_frames_of_the_profiler_are_named_where_they_inflate_a_finding() -> None
     assert name_profiler_overhead(finding("exposed-communication"), found).evidence == []
 
 
-def test_findings_that_split_one_loss_are_placed_by_the_whole_of_it() -> None:
+def test_the_largest_of_findings_that_split_one_loss_is_placed_by_the_whole_of_it() -> None:
     found = rank_findings(
         [
             finding("launch-bound", gain_upper_s=5.2),
@@ -162,7 +162,7 @@ def test_findings_that_split_one_loss_are_placed_by_the_whole_of_it() -> None:
             finding("straggler", gain_upper_s=4.9, time_s=5.9),
         ]
     )
-    assert [one.id for one in found] == ["straggler", "exposed-communication", "launch-bound"]
+    assert [one.id for one in found] == ["straggler", "launch-bound", "exposed-communication"]
 
 
 def test_a_ratio_of_peaks_does_not_come_before_time_that_was_lost() -> None:

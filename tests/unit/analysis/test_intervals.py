@@ -104,3 +104,13 @@ def test_innermost_is_the_latest_started_open_range(ranges: list[tuple[int, int]
 def test_a_set_is_not_equal_to_something_else() -> None:
     assert (EMPTY == 3) is False
     assert (union(np.array([1]), np.array([1])) == EMPTY) is True
+
+
+@given(PAIRS, PAIRS)
+def test_overlaps_is_any_common_point(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
+    asked = sorted(right) * 9  # many times, in order and not: both ways of looking them up
+    for times in (asked, sorted(asked)):
+        found = as_set(left).overlaps(
+            *(np.array([pair[side] for pair in times], np.int64) for side in (0, 1))
+        )
+        assert found.tolist() == [bool(points(left) & set(range(a, b))) for a, b in times]

@@ -40,6 +40,7 @@ from llm_perf_opt.reporting.wording import BOUND_NAMES, capitalised, describe_co
 from llm_perf_opt.summary import Bound, Finding, StageInfo, Summary, Timings
 from llm_perf_opt.summary.codec import to_plain
 from tests.unit.report_summaries import HOSTILE, bare_summary, full_summary, hostile_summary, kernel
+from tests.unit.summaries import budget, summary
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 PAGES = {
@@ -477,3 +478,13 @@ def test_the_console_fits_its_terminal(width: int) -> None:
     lines = console_summary(full_summary(), Path("r"), width=width).splitlines()
     tables = [line for line in lines if "█" in line]
     assert max(len(line) for line in lines if line not in tables) <= width
+
+
+@pytest.mark.parametrize(
+    ("launches", "expected"), [(2.0, "Too little was captured"), (2000.0, "No bottleneck")]
+)
+def test_a_report_without_findings_gives_the_reason(launches: float, expected: str) -> None:
+    found = summary(
+        budget={"all": budget(1.0, compute=0.8, launch=0.2)}, metrics={"kernel_launches": launches}
+    )
+    assert expected in report_markdown(found) and expected in report_html(found)

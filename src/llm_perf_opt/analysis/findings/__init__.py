@@ -6,9 +6,10 @@ an empty list when the data does not show the problem or is not there. Gains are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from llm_perf_opt.analysis import context
+from llm_perf_opt.analysis.context import rank_findings as rank_findings
 from llm_perf_opt.analysis.findings import attention, conditions, idle, kernels, model
 from llm_perf_opt.summary import Finding, Summary
 
@@ -50,8 +51,3 @@ def find_all(summary: Summary) -> list[Finding]:
     kept = context.keep_supported(found, summary)
     kept += context.keep_supported(kernels.find_dominant_kernels(summary, kept), summary)
     return rank_findings(kept)
-
-
-def rank_findings(found: Iterable[Finding]) -> list[Finding]:
-    """Order findings: by gain, those without one by the time they are about; ties by id and phase."""
-    return sorted(found, key=context.rank_key)

@@ -17,7 +17,7 @@ from llm_perf_opt.analysis.findings.common import (
     span_seconds,
 )
 from llm_perf_opt.core import units
-from llm_perf_opt.core.phases import DECODE, PHASES, WHOLE
+from llm_perf_opt.core.phases import DECODE, PHASES, WHOLE, captured_count_name
 from llm_perf_opt.summary import Budget, Finding, Summary
 from llm_perf_opt.summary.devices import IdleOwner
 
@@ -40,7 +40,7 @@ _TITLES: dict[Loss, str] = {
     "exposed-communication": "{who} waits for communication that is not overlapped",
     "straggler": "One rank keeps the others waiting",
     "copies": "{who} waits for copies",
-    "host-sync": "{who} stops to read results back to the host",
+    "host-sync": "{who} stops to wait for the device",
     "launch-bound": "{who} waits for the host to launch work",
     "allocation": "{who} waits for device memory to be allocated or freed",
     "input-pipeline": "{who} waits for its input",
@@ -56,8 +56,8 @@ _ADVICE: dict[Loss, str] = {
     "load), a slower or throttled device, or host work that the others do not have. Its own capture shows which.",
     "copies": "Pin host memory (infer.pinned_inputs=true), copy asynchronously, prepare the next input while the device "
     "computes; keep on the device what is used again.",
-    "host-sync": "Find .item(), .cpu(), .tolist(), nonzero and boolean indexing inside the loop and keep the decision on the "
-    "device, or read it one step later.",
+    "host-sync": "Find .item(), .cpu(), .tolist(), nonzero, boolean indexing and explicit synchronisations inside the loop; keep the "
+    "decision on the device, or read it one step later.",
     "launch-bound": "Replay the step as a CUDA graph (model.cuda_graphs=true with model.cache=static) or compile it "
     "(model.compile=true with model.cache=static); fuse small kernels; a larger infer.batch_size shares the launches.",
     "allocation": "Let the caching allocator keep its memory: do not call empty_cache in the loop, allocate buffers once, use "
@@ -71,6 +71,14 @@ _ADVICE: dict[Loss, str] = {
     "one-off-costs": "Capture after warm-up: run the same shapes a few times first, then record. Nothing of this time can be gained in "
     "the steady state; at start-up, a cache of compiled kernels or eager module loading moves it.",
 }
+
+
+_READS_BACK = "{who} stops to read results back to the host"
+_ONCE_PER_STEP = "{who} waits for the device once per step"
+_ONCE_ADVICE = (
+    "One wait per step is usual where a loop logs a value or checks for the last token. Launch the next step before waiting for this "
+    "one, read the value one step later or every few steps; an explicit synchronisation can go."
+)
 
 
 def title_for(loss: Loss, owner: IdleOwner | None, phase: str) -> str:
@@ -236,6 +244,24 @@ def _waiting_share(summary: Summary, phase: str) -> float | None:
 _SYNC_OPERATORS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
 _PER_STEP = 2.0
 """One read per step is how generation stops at end-of-sequence; more than two is a habit."""
+_ONCE = 1.5
+"""Waits per step; fewer happen once in a step, which is a property of the step and not of what runs inside it."""
+_READING = (*_SYNC_OPERATORS, "aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu", "aten::tolist")
+
+
+def _once_per_step(summary: Summary, phase: str, waits: float | None) -> bool:
+    """Whether a device runs dry about once per step after a wait; unknown steps: no."""
+    steps = (summary.metrics.get(captured_count_name(phase)) or 0.0) / max(1, len(summary.ranks))
+    return waits is not None and steps >= 1 and waits <= _ONCE * steps
+
+
+def _reads_back(summary: Summary, owner: IdleOwner | None) -> bool:
+    """Whether the capture shows that results are read: an operator that does so, or copies to the host."""
+    return (
+        (owner is not None and owner.range in _READING)
+        or any(one.name in _SYNC_OPERATORS for one in summary.operators)
+        or bool(summary.metrics.get("copy_d2h_s"))
+    )
 
 
 def find_host_syncs(summary: Summary) -> list[Finding]:
@@ -377,16 +403,26 @@ def _findings(summary: Summary, phase: str, part: _Part, seconds: float, budget:
         *_count_evidence(summary, loss, phase),
     ]
     known = loss != "queued-work" and single is None
+    title, advice = (
+        title_for(loss, part.owner, phase),
+        advice_for(loss, part.owner, summary.hardware.kind),
+    )
+    if loss == "host-sync":
+        who = "The run" if phase == WHOLE else phase.capitalize()
+        if _once_per_step(summary, phase, part.count):
+            title, advice = _ONCE_PER_STEP.format(who=who), _ONCE_ADVICE
+        elif _reads_back(summary, part.owner):
+            title = _READS_BACK.format(who=who)
     return [
         Finding(
             id=loss,
-            title=title_for(loss, part.owner, phase),
+            title=title,
             phase=phase,
             evidence=[*evidence, *_inflation(budget), *sources(summary, "nsys", "trace")],
             gain_upper_s=gain if known else None,
             time_s=None if known else gain,
             arithmetic=_arithmetic(seconds, part.share, gain),
-            advice=advice_for(loss, part.owner, summary.hardware.kind),
+            advice=advice,
             confidence="low" if not known else "high" if part.owner is not None else "medium",
         )
     ]

@@ -502,6 +502,8 @@ _DOMINANT_BUSY = 0.9
 """Share of the time that kernels fill, from which nothing else can be the conclusion."""
 _NOTHING_ELSE = 0.05
 """Share of the time; a finding with a larger gain is the better conclusion."""
+_CLEARLY_LARGER = 1.2
+"""A family that holds less than this times the next one does not dominate."""
 
 
 def find_dominant_kernels(summary: Summary, found: Sequence[Finding]) -> list[Finding]:
@@ -516,17 +518,19 @@ def find_dominant_kernels(summary: Summary, found: Sequence[Finding]) -> list[Fi
     seconds: dict[str, float] = {}
     for kernel in summary.kernels:
         seconds[kernel.family] = seconds.get(kernel.family, 0.0) + (kernel.total_s or 0.0)
-    family = max(seconds, key=lambda name: (seconds[name], name))
+    family, *others = sorted(seconds, key=lambda name: (-seconds[name], name))
+    if others and seconds[family] < _CLEARLY_LARGER * seconds[others[0]]:
+        return []
     rows = [kernel for kernel in summary.kernels if kernel.family == family]
     distance = _reached(summary, rows)
     share = seconds[family] / total
     return [
         Finding(
             id="dominant-kernels",
-            title=f"The device is busy throughout; {_holder(family, rows, total)} of the kernel time",
+            title=f"Kernels run for {units.percent(busy)} of the time; {_holder(family, rows, total)} of the kernel time",
             phase=None,
             evidence=[
-                f"kernels run for {units.percent(busy)} of {units.seconds(span)}: waiting is not the problem",
+                f"{units.seconds(span)} captured: waiting is not the problem",
                 *longest_named(rows),
                 distance or _why_no_distance(summary, rows),
                 *sources(summary, "nsys", "trace"),

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.kernels.names import short_name
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, attribute
-from llm_perf_opt.captures.timeline import Int32, Int64, OpKind, Timeline
+from llm_perf_opt.captures.timeline import DeviceOps, HostCalls, Int32, Int64, OpKind, Ranges, Timeline
 from llm_perf_opt.core.arrays import exact_sums
 
 _DEVICE_PROCESS = 1 << 24
 """Perfetto process id of device 0; those of real processes have 24 bits."""
 _PROCESSES_OF_RANK = 1 << 25
 """Perfetto process ids of one rank: its devices come behind its real processes."""
+_BLOCK = 1 << 15
+"""Events whose text is made at a time."""
 _KINDS = {OpKind.KERNEL: "kernel", OpKind.COPY: "copy", OpKind.MEMSET: "memset"}
 Columns = dict[str, list[Any]]
 
 
-def _microseconds(ns: int) -> str:
+def _microseconds(ns: Int64) -> list[str]:
     """Exact decimal microseconds: floats lose nanoseconds on absolute clocks."""
-    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
-    return f"{sign}{ns // 1000}.{ns % 1000:03d}"
+    whole, rest = np.divmod(np.abs(ns), 1000)
+    texts = [f"{a}.{b:03d}" for a, b in zip(whole.tolist(), rest.tolist(), strict=True)]
+    for row in np.flatnonzero(ns < 0).tolist():
+        texts[row] = f"-{texts[row]}"
+    return texts
 
 
-def _line(fields: dict[str, Any], start_ns: int, length_ns: int | None = None) -> str:
-    """One event; the times are spliced in as exact decimals."""
-    times = f'"ts":{_microseconds(start_ns)}'
-    if length_ns is not None:
-        times += f',"dur":{_microseconds(length_ns)}'
-    text = json.dumps(fields, separators=(",", ":"))
-    return f"{text[:-1]},{times}}}"
+def _head(fields: dict[str, Any]) -> str:
+    """The part of an event that many events share; times and the closing brace follow."""
+    return json.dumps(fields, separators=(",", ":"))[:-1]
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    """Parts of a table: text of all events at once would take gigabytes."""
+    return (slice(begin, begin + _BLOCK) for begin in range(0, rows, _BLOCK))
 
 
 def _split(thread: int) -> tuple[int, int]:
@@ -59,8 +67,9 @@ class _Place:
     processes: int = 0
     label: str = ""
 
-    def arrow(self, row: int) -> int | str:
-        return f"{self.label}{row}" if self.label else row
+    def arrow(self, row: int) -> str:
+        """Return the JSON text of an arrow's id."""
+        return f'"{self.label}{row}"' if self.label else str(row)
 
 
 def perfetto_events(timeline: Timeline, attribution: Attribution | None = None) -> Iterator[str]:
@@ -83,18 +92,15 @@ def perfetto_ranks(ranks: Sequence[RankTimeline]) -> Iterator[str]:
         label = f"rank {one.rank} " if one.rank is not None and len(ranks) > 1 else ""
         place = _Place(number * _PROCESSES_OF_RANK, label)
         start = origin - _base(timeline)
-        for event in (
-            *_metadata(timeline, place),
-            *_range_events(timeline, attribution, start, place),
-        ):
-            yield separator + event
-            separator = ",\n"
-        for events in (
+        for lines in (
+            iter([_metadata(timeline, place)]),
+            _range_events(timeline, attribution, start, place),
             _call_events(timeline, start, place),
             _op_events(timeline, attribution, start, place),
         ):
-            for event in events:
-                yield separator + event
+            for block in lines:
+                yield separator + ",\n".join(block)
+                separator = ",\n"
     yield "\n]}\n"
 
 
@@ -138,76 +144,105 @@ def _metadata(timeline: Timeline, place: _Place) -> list[str]:
     return lines
 
 
-def _range_events(timeline: Timeline, attribution: Attribution, origin: int, place: _Place) -> Iterator[str]:
+def _range_events(
+    timeline: Timeline, attribution: Attribution, origin: int, place: _Place
+) -> Iterator[list[str]]:
     ranges = timeline.ranges
     phases = [attribution.phases[one] if one >= 0 else None for one in attribution.path_phase.tolist()]
-    for row in range(len(ranges)):
-        process, thread = _split(int(ranges.thread[row]))
-        path = int(attribution.paths.of_range[row])
-        args = {"phase": phases[path], "module": attribution.path_module[path]}
-        fields = {
-            "ph": "X",
-            "cat": "range",
-            "name": timeline.names[ranges.name[row]],
-            "pid": place.processes + process,
-            "tid": thread,
-        }
-        start = int(ranges.start_ns[row])
-        yield _line({**fields, "args": _present(args)}, start - origin, int(ranges.end_ns[row]) - start)
+
+    @functools.cache
+    def head(name: int, thread: int, path: int) -> str:
+        process, number = _split(thread)
+        args = _present({"phase": phases[path], "module": attribution.path_module[path]})
+        where = {"pid": place.processes + process, "tid": number}
+        return _head({"ph": "X", "cat": "range", "name": timeline.names[name], **where, "args": args})
+
+    for part in _blocks(len(ranges)):
+        heads = map(head, *_lists(part, ranges.name, ranges.thread, attribution.paths.of_range))
+        yield [
+            f'{shared},"ts":{start},"dur":{length}}}'
+            for shared, start, length in zip(heads, *_times(ranges, part, origin), strict=True)
+        ]
 
 
-def _call_events(timeline: Timeline, origin: int, place: _Place) -> Iterator[str]:
+def _lists(part: slice, *columns: npt.NDArray[Any]) -> list[list[Any]]:
+    return [column[part].tolist() for column in columns]
+
+
+def _times(rows: DeviceOps | HostCalls | Ranges, part: slice, origin: int) -> tuple[list[str], list[str]]:
+    """Start and duration of every row, in microseconds."""
+    start = rows.start_ns[part]
+    return _microseconds(start - origin), _microseconds(rows.end_ns[part] - start)
+
+
+def _call_events(timeline: Timeline, origin: int, place: _Place) -> Iterator[list[str]]:
     calls = timeline.calls
     launching = np.zeros(len(calls), bool)
     launching[timeline.ops.launch[timeline.ops.launch >= 0]] = True
-    for row in range(len(calls)):
-        process, thread = _split(int(calls.thread[row]))
-        start, where = int(calls.start_ns[row]), {"pid": place.processes + process, "tid": thread}
-        name = timeline.names[calls.name[row]]
-        yield _line(
-            {"ph": "X", "cat": "call", "name": name, **where}, start - origin, int(calls.end_ns[row]) - start
-        )
-        if launching[row]:
-            yield _line(
-                {"ph": "s", "cat": "launch", "name": "launch", "id": place.arrow(row), **where},
-                start - origin,
-            )
+
+    @functools.cache
+    def head(name: int, thread: int) -> tuple[str, str]:
+        process, number = _split(thread)
+        where = {"pid": place.processes + process, "tid": number}
+        call = _head({"ph": "X", "cat": "call", "name": timeline.names[name], **where})
+        return call, _head(where)[1:]
+
+    for part in _blocks(len(calls)):
+        heads = map(head, *_lists(part, calls.name, calls.thread))
+        lines = []
+        for row, (shared, where), start, length, launches in zip(
+            range(part.start, part.stop),
+            heads,
+            *_times(calls, part, origin),
+            launching[part].tolist(),
+            strict=False,
+        ):
+            lines.append(f'{shared},"ts":{start},"dur":{length}}}')
+            if launches:
+                arrow = place.arrow(row)
+                lines.append(f'{{"ph":"s","cat":"launch","name":"launch","id":{arrow},{where},"ts":{start}}}')
+        yield lines
 
 
-def _op_events(timeline: Timeline, attribution: Attribution, origin: int, place: _Place) -> Iterator[str]:
+def _op_events(
+    timeline: Timeline, attribution: Attribution, origin: int, place: _Place
+) -> Iterator[list[str]]:
     ops = timeline.ops
     phases = [attribution.phases[one] if one >= 0 else None for one in attribution.path_phase.tolist()]
-    labels = {
-        name: (timeline.names[name], short_name(timeline.names[name]))
-        for name in np.unique(ops.name).tolist()
-    }
-    for row in range(len(ops)):
-        full, short = labels[int(ops.name[row])]
-        path = int(attribution.op_path[row])
+
+    @functools.cache
+    def label(name: int) -> tuple[str, str, str]:
+        full = timeline.names[name]
+        return full, short_name(full), family_of(full)
+
+    @functools.cache
+    def head(name: int, path: int, device: int, stream: int, size: int) -> tuple[str, str]:
+        full, short, family = label(name)
         args = {
             "kernel": full,
             "phase": phases[path] if path != NONE else None,
             "module": attribution.path_module[path] if path != NONE else None,
             "range": timeline.names[attribution.paths.name[path]] if path != NONE else None,
-            "bytes": int(ops.bytes[row]) if ops.bytes[row] >= 0 else None,
+            "bytes": size if size >= 0 else None,
         }
-        where = {
-            "pid": place.processes + _DEVICE_PROCESS + int(ops.device[row]),
-            "tid": int(ops.stream[row]),
-        }
-        start = int(ops.start_ns[row])
-        fields = {"ph": "X", "cat": family_of(full), "name": short, **where, "args": _present(args)}
-        yield _line(fields, start - origin, int(ops.end_ns[row]) - start)
-        if ops.launch[row] >= 0:
-            arrow = {
-                "ph": "f",
-                "bp": "e",
-                "cat": "launch",
-                "name": "launch",
-                "id": place.arrow(int(ops.launch[row])),
-                **where,
-            }
-            yield _line(arrow, start - origin)
+        where = {"pid": place.processes + _DEVICE_PROCESS + device, "tid": stream}
+        fields = {"ph": "X", "cat": family, "name": short, **where, "args": _present(args)}
+        return _head(fields), _head(where)[1:]
+
+    for part in _blocks(len(ops)):
+        columns = (ops.name, attribution.op_path, ops.device, ops.stream, ops.bytes)
+        heads = map(head, *_lists(part, *columns))
+        lines = []
+        for (shared, where), start, length, launch in zip(
+            heads, *_times(ops, part, origin), ops.launch[part].tolist(), strict=True
+        ):
+            lines.append(f'{shared},"ts":{start},"dur":{length}}}')
+            if launch >= 0:
+                arrow = place.arrow(launch)
+                lines.append(
+                    f'{{"ph":"f","bp":"e","cat":"launch","name":"launch","id":{arrow},{where},"ts":{start}}}'
+                )
+        yield lines
 
 
 def _present(values: dict[str, Any]) -> dict[str, Any]:

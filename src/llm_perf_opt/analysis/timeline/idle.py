@@ -344,7 +344,7 @@ def _launched_before(timeline: Timeline, rows: Int64) -> Mask:
 def _host_parts(gaps: Gaps, begins: Int64, launched: Int64, sets: _HostSets) -> dict[str, IntervalSet]:
     """Split the time before each launching call by what its thread was doing; from there on it launches."""
     short = gaps.end - gaps.start <= _DISPATCH_NS
-    plain = sets.explains.length_before(gaps.start) == sets.explains.length_before(begins)
+    plain = ~sets.explains.overlaps(gaps.start, begins)
     other = np.flatnonzero(plain & ~short)
     parts = {
         "launch": from_disjoint(np.where(plain & short, gaps.start, begins), launched),
@@ -417,7 +417,7 @@ def _hidden(waited: Int64, work: Int64) -> Int64:
 
 
 def _touches(found: IntervalSet, at: Int64) -> Mask:
-    return np.asarray(found.length_before(at + _DRAINED_NS) > found.length_before(at - _DRAINED_NS))
+    return found.overlaps(at - _DRAINED_NS, at + _DRAINED_NS)
 
 
 def _held(queue: IntervalSet, busy: IntervalSet) -> IntervalSet:

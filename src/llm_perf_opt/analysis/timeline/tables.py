@@ -14,6 +14,7 @@ from llm_perf_opt.analysis.kernels.names import short_name
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, Total, by_path_and_name
 from llm_perf_opt.analysis.timeline.engines import inside_a_step
 from llm_perf_opt.captures.timeline import NamedTotal, Timeline
+from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.summary import Timings
 
 _LAYER_NUMBER = re.compile(r"(?<![\w])\d+(?![\w])|(?<=[._])\d+(?=[._]|$)")
@@ -123,7 +124,10 @@ Key = tuple[str, str]
 
 
 def phase_counts(timeline: Timeline, attribution: Attribution) -> dict[str, int]:
-    """Return phase → how often the capture holds it; decode counts steps, and is left out where steps have no range."""
+    """Return phase → how often the capture holds it; decode counts steps, and is left out where steps have no range.
+
+    The whole (:data:`WHOLE`) counts ranges around steps of any kind.
+    """
     counts: dict[str, int] = {}
     ranges = np.bincount(attribution.paths.of_range, minlength=len(attribution.meanings))
     for path in _phase_paths(attribution):
@@ -137,7 +141,20 @@ def phase_counts(timeline: Timeline, attribution: Attribution) -> dict[str, int]
         )
         if wanted:
             counts[name] = counts.get(name, 0) + int(ranges[path])
-    return counts
+    steps = _steps(timeline)
+    return counts | ({WHOLE: steps} if steps else {})
+
+
+_STEP = re.compile(
+    r"^(?:ProfilerStep|(?:train(?:ing)?[_ ])?(?:step|iter(?:ation)?))[ _#:]*\d*$", re.IGNORECASE
+)
+
+
+def _steps(timeline: Timeline) -> int:
+    """Return how many ranges around a whole step there are, by their name; those of the thread with most of them."""
+    is_step = np.array([bool(_STEP.match(name)) for name in timeline.names] or [False])
+    threads = timeline.ranges.thread[is_step[timeline.ranges.name]]
+    return int(np.unique(threads, return_counts=True)[1].max()) if len(threads) else 0
 
 
 def phase_ranges(timeline: Timeline, attribution: Attribution) -> dict[str, int]:

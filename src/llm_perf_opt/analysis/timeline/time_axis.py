@@ -298,11 +298,11 @@ def _longest_gaps(
     origin = int(timeline.ops.start_ns[0])
     candidates: list[tuple[int, int, int]] = []
     for number, (one, own) in enumerate(zip(activities, windows, strict=True)):
-        whole = own[WHOLE]
-        length = whole.length_before(one.idle.gaps.end) - whole.length_before(one.idle.gaps.start)
-        long = np.flatnonzero(length >= _GAP_NS)
-        longest = long[np.argsort(-length[long], kind="stable")[:_MOST_GAPS]].tolist()
-        candidates += [(-int(length[row]), number, row) for row in longest if length[row] >= _GAP_NS]
+        whole, start, end = own[WHOLE], one.idle.gaps.start, one.idle.gaps.end
+        long = np.flatnonzero(end - start >= _GAP_NS)
+        length = whole.length_before(end[long]) - whole.length_before(start[long])
+        longest = np.argsort(-length, kind="stable")[:_MOST_GAPS].tolist()
+        candidates += [(-int(length[at]), number, int(long[at])) for at in longest if length[at] >= _GAP_NS]
     gaps = []
     for _, number, row in sorted(candidates)[:_MOST_GAPS]:
         one, own = activities[number], windows[number]

@@ -46,6 +46,8 @@ _HINT = (
     "serve/requests.jsonl, serve/steps.jsonl, vLLM statistics and step logs, forward-pass metrics, /metrics"
 )
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".txt", ".log")
+MOST_LOADS = 500
+"""Load points of one command; each is compared with all requests and drawn by itself."""
 _EMPTY_HINT = "record the load again: nothing was measured"
 _HEAD_BYTES = 1 << 16
 _OWN_STEP_KIND = "llm-perf-opt steps"
@@ -115,6 +117,12 @@ def _read_one(path: Path, records: ServingRecords, tables: list[Requests], offse
         elif found.kind in _REQUEST_FORMATS:
             raise InputError(f"{path} ({found.kind}) contains no request", hint=_EMPTY_HINT, path=str(path))
         records.loads += client.loads
+        if len(records.loads) > MOST_LOADS:
+            raise InputError(
+                f"{path} holds {len(client.loads):,} load points, which makes more than {MOST_LOADS:,}",
+                hint="give the results of fewer load points at a time",
+                path=str(path),
+            )
         records.trace = records.trace or client.trace
         records.client_capacity_per_s = records.client_capacity_per_s or client.capacity_per_s
         records.slo |= client.slo

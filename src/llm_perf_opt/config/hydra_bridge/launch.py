@@ -319,7 +319,7 @@ class _explained:
         package = (kind.__module__ if kind is not None else "").partition(".")[0]
         if isinstance(error, Exception) and package in ("submitit", "ray", "joblib", "optuna"):
             LOGGER.debug("the launcher failed", exc_info=error)
-            text = " ".join(str(error).split())
+            text = " ".join(str(error).split()) or f"{type(error).__name__} without a message"
             raise ToolError(
                 f"the launcher {self._launcher} failed: {text[:400]}",
                 hint="jobs that ran are kept: see sweep.md, then run the same command with --resume",

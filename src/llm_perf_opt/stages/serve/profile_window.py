@@ -6,7 +6,6 @@ can take minutes to write a trace, or never do.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import time
@@ -78,6 +77,8 @@ async def profile_load(
     send: Callable[[], Awaitable[int]],
 ) -> Window:
     """Profile one load; ``send`` sends its requests and returns how many were answered."""
+    import asyncio  # not for those who read the files only
+
     window = Window(label)
     ranks = ranks_of(config.args)
     window.forecast_bytes = _STEP_BYTES * config.profile_steps * ranks
@@ -130,6 +131,8 @@ def _files(folder: Path) -> list[Path]:
 
 async def _wait_for_traces(server: Server, folder: Path, ranks: int, limit_s: float) -> None:
     """Wait until all ranks have a file and none grows any more, the server ends, or time is over."""
+    import asyncio
+
     deadline = time.monotonic() + limit_s
     before: list[tuple[str, int]] = []
     steady = 0

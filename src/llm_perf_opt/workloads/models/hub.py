@@ -7,8 +7,6 @@ import logging
 import os
 import re
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +76,9 @@ def _unreachable() -> str | None:
 
 def _request(endpoint: str) -> str | None:
     """Send one request without retries; return the reason for a failure."""
+    import urllib.error
+    import urllib.request  # with TLS: not for commands that stay offline
+
     request = urllib.request.Request(f"{endpoint}/api/models?limit=1", method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):

@@ -96,6 +96,30 @@ def test_a_capture_that_was_not_timed_reports_the_captured_time() -> None:
     assert "sample" not in found.arithmetic
 
 
+def synced(waits: int, steps: int | None, *, owner: str | None = None, copied: bool = False) -> list[Finding]:
+    """What is found where the device runs dry after so many waits in a number of steps."""
+    at = IdleOwner("synchronisation", owner, None, None) if owner else None
+    parts = [BudgetPart("compute", 1.6, 0.8), BudgetPart("sync", 0.4, 0.2, at, waits)]
+    metrics: dict[str, float | None] = {"captured_all_count": steps, "copy_d2h_s": 1e-5 if copied else None}
+    return idle.find_losses(summary(budget={"all": Budget(2.0, parts, "run.sqlite")}, metrics=metrics))
+
+
+def test_one_wait_per_step_does_not_read_results_back_inside_the_loop() -> None:
+    for given in ({}, {"owner": "aten::item"}, {"copied": True}):
+        (found,) = synced(10, 10, **given)  # type: ignore[arg-type]
+        assert "once per step" in found.title and "nonzero" not in found.advice
+    assert synced(2, 1) == []  # a synchronisation at the start and at the end of the capture
+
+
+def test_many_waits_per_step_are_a_habit_of_the_loop() -> None:
+    (found,) = synced(40, 10, owner="aten::item")
+    assert "read results back" in found.title and ".item()" in found.advice
+    (found,) = synced(40, None, copied=True)
+    assert "read results back" in found.title
+    (found,) = synced(40, 10)  # nothing is copied to the host: no results are read
+    assert "wait for the device" in found.title
+
+
 def test_copies_have_their_numbers() -> None:
     found = only(
         summary(budget={"decode": budget(4.0, compute=0.75, copy=0.25)}, sources={"nsys": "a.sqlite"})

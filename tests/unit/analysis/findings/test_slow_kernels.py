@@ -113,6 +113,17 @@ def test_a_device_that_waits_or_has_a_better_finding_is_not_called_busy() -> Non
     assert [one.id for one in find_all(slow)] == ["slow-kernels"]
 
 
+def test_one_of_two_families_that_hold_as_much_does_not_dominate() -> None:
+    pair = product("expert", 48, 3.0, 700, family="moe"), product("qkv", 48, 2.6, 700)
+    assert find_all(captured(*pair)) == []
+
+
+def test_a_few_launches_are_too_little_to_call_a_device_busy() -> None:
+    few = captured(product("expert", 10, 3.0, 700, family="moe"))
+    few.metrics["kernel_launches"] = 10.0
+    assert find_all(few) == []
+
+
 def test_the_longest_kernel_is_named_where_no_family_is_known() -> None:
     (held,) = find_all(captured(product("mystery", 48, 3.0, 700, family="other")))
     assert "mystery holds 100 %" in held.title

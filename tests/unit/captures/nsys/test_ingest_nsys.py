@@ -18,7 +18,10 @@ from llm_perf_opt.captures import cache
 from llm_perf_opt.captures.nsys.reader import export_command, read_nsys
 from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
 from llm_perf_opt.captures.timeline import OpKind, Timeline
+from llm_perf_opt.commands.ingest import main as ingest_main
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.reporting import render
 from llm_perf_opt.reporting.render import write_perfetto, write_tables
 from tests.unit.captures.nsys.test_ingest_nsys_sqlite import assert_same
 from tests.unit.nsys_exports import call, kernel, nvtx, write_export
@@ -224,6 +227,17 @@ def test_tables_and_trace(tmp_path: Path, h100: Path) -> None:
     assert starts == set(ends)
     assert len(ends) == int((timeline.ops.launch >= 0).sum())
     assert trace.read_bytes() == write_perfetto(timeline, tmp_path / "again.json.gz").read_bytes()
+
+
+def test_a_large_trace_for_perfetto_is_written_on_request(
+    tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(render, "MOST_EVENTS", 0)
+    trace = tmp_path / "out" / "nsys" / layout.PERFETTO
+    for asked in ([], ["--perfetto"], []):
+        assert ingest_main(["--nsys", str(small), "--out", str(tmp_path / "out"), *asked]) == 0
+        assert trace.is_file() == bool(asked)  # without the option, also that of an earlier time is gone
+        assert ("left out" in capsys.readouterr().err) != bool(asked)
 
 
 def test_the_drawing_is_one_step_in_order(small: Path) -> None:
