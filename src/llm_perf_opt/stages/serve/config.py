@@ -20,7 +20,7 @@ _MOST_CONCURRENCY = 100_000
 MOST_PER_S = 1_000_000.0
 _MOST_TOKENS = 10_000_000
 _MOST_S = 30 * 86_400.0
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class EngineName(StrEnum):
@@ -258,7 +258,7 @@ def _check_load(config: ServeConfig) -> None:
 
 def _check_names(config: ServeConfig) -> None:
     for name in (*config.env, *([config.api_key_env] if config.api_key_env is not None else [])):
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE.fullmatch(name):
             where = "api_key_env" if name == config.api_key_env else "env"
             raise _refuse(
                 where, f"'{name if where == 'env' else 'its value'}' is not the name of a variable",

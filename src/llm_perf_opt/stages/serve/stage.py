@@ -116,7 +116,7 @@ class ServeStage(Stage):
         lines = []
         if engine.is_started:
             named = served_checkpoint(context.config, config)
-            settings = _settings(
+            settings = server_settings(
                 context.config,
                 config,
                 named or str(_checkpoint_dir(context)),
@@ -183,9 +183,10 @@ def _checkpoint_dir(context: StageContext) -> Path:
     return context.artifacts.root / "tmp" / NAME / "checkpoint"
 
 
-def _settings(
+def server_settings(
     config: AppConfig, serve: ServeConfig, checkpoint: str, port: int, steps: Path
 ) -> ServerSettings:
+    """Return the settings of a server that this load needs."""
     longest = (serve.prompt_tokens_max or serve.prompt_tokens) + (serve.new_tokens_max or serve.new_tokens)
     return ServerSettings(
         checkpoint=checkpoint,
@@ -303,7 +304,7 @@ class _Run:
                 folder = self.context.artifacts.tmp_dir(NAME) / "checkpoint"
                 checkpoint = str(write_checkpoint(app, folder))
         engine = make_engine(config)
-        settings = _settings(app, config, checkpoint, free_port(config.port), self.folder / STEPS)
+        settings = server_settings(app, config, checkpoint, free_port(config.port), self.folder / STEPS)
         self.prepared = prepare(engine, settings)
         self.model = engine.model_name(checkpoint)
         return read_vocabulary(Path(checkpoint) if Path(checkpoint).is_dir() else None)
