@@ -108,3 +108,25 @@ def test_vllm_with_its_step_records(tmp_path: Path) -> None:
         assert parts["own_prefill"] > 0
     assert len(serving["occupancy"]) >= 2
     assert not left_running(root)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.needs("serving", "vllm")
+def test_a_profiled_window_of_two_ranks(tmp_path: Path) -> None:
+    """Tensor parallelism on the CPU build: a trace of each rank, and the time in which they talk."""
+    root = tmp_path / "run"
+    serving = serve(
+        root, "--engine", "vllm", "--executable", str(environment_program("vllm", "vllm")), "--model", "llama_tiny",
+        "--env", "VLLM_CPU_OMP_THREADS_BIND=0|1", "--concurrency", "4", "--requests", "8", "--prompt-tokens", "100",
+        "--new-tokens", "8", "--profile", "pipeline.serve.args=[--tensor-parallel-size,'2']",
+    )  # fmt: skip
+    window = serving["profile"]
+    assert window["ranks"] == 2 and window["notes"] == []
+    assert [one["rank"] for one in window["by_rank"]] == [0, 1]
+    for one in window["by_rank"]:
+        assert one["steps"] == window["steps"] >= 8
+        assert 0 < one["communication_ratio"] < 1
+    assert window["matched_steps"] >= window["steps"] - 2
+    assert [one["id"] for one in window["requests"]] == [f"profiled-{place}" for place in range(8)]
+    assert not left_running(root)

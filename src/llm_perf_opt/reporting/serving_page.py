@@ -264,6 +264,7 @@ def _profile_blocks(window: ProfiledWindow | None) -> list[Block]:
     return [
         Text(describe_window(window)),
         _profile_table(window).named("serving-kernels", "Kernels in profiled steps"),
+        _ranks_table(window).named("serving-ranks", "Ranks of the profiled window"),
         _profiled_requests_table(window).named("serving-request-kernels", "Kernels of profiled requests"),
         Points([("", note) for note in window.notes]),
     ]
@@ -283,6 +284,8 @@ def describe_window(window: ProfiledWindow) -> str:
         words.append(f"decode steps take {window.cost_ratio:.2f} × their time without the profiler")
     if window.host_gap_ratio is not None:
         words.append(f"{units.percent(window.host_gap_ratio)} of the step time without kernels")
+    if window.communication_ratio:
+        words.append(f"{units.percent(window.communication_ratio)} in communication")
     if window.is_salvaged:
         words.append("the trace ends early")
     return ", ".join(words) + "."
@@ -301,6 +304,20 @@ def _profile_table(window: ProfiledWindow) -> Table:
         for family in families
     ]
     return simple(columns("steps", "family", "time#", "share#"), rows)
+
+
+def _ranks_table(window: ProfiledWindow) -> Table:
+    rows = [
+        [
+            text(str(one.rank) if one.rank is not None else None),
+            num(one.steps, units.count),
+            num(one.seconds, units.seconds),
+            num(one.communication_ratio, units.percent),
+            num(one.host_gap_ratio, units.percent),
+        ]
+        for one in window.by_rank
+    ]
+    return simple(columns("rank", "steps#", "time of steps#", "communication#", "without kernels#"), rows)
 
 
 def _profiled_requests_table(window: ProfiledWindow) -> Table:

@@ -226,6 +226,18 @@ class ProfiledRequest:
 
 
 @dataclass(slots=True)
+class ProfiledRank:
+    """The steps of one rank of the profiled window."""
+
+    rank: Count | None = None
+    steps: Count = 0
+    seconds: SummedSeconds = 0.0
+    """Of its steps in the trace."""
+    host_gap_ratio: Share | None = None
+    communication_ratio: Share | None = None
+
+
+@dataclass(slots=True)
 class ProfiledWindow:
     """A window of load under the engine's profiler, after the load that was measured without it."""
 
@@ -244,6 +256,9 @@ class ProfiledWindow:
     host_gap_ratio: Share | None = None
     """Time of the steps in which no kernel ran, at least ÷ time of the steps."""
     communication_ratio: Share | None = None
+    """Time of collectives; of the host's (gloo) where no operator works meanwhile."""
+    by_rank: list[ProfiledRank] = field(default_factory=list)
+    """Each rank's steps, where there are several."""
     families: dict[str, list[FamilyTime]] = field(default_factory=dict)
     """``prefill``, ``decode``, ``mixed`` → kernels in such steps."""
     requests: list[ProfiledRequest] = field(default_factory=list)
