@@ -12,7 +12,7 @@ from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
 from llm_perf_opt.reporting.document import Block, Points, Text, chart, charts_for, source_line
 from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, num, simple, text
 from llm_perf_opt.summary import ColdStart, LatencyStat, LoadPoint, Serving, Summary, TimeParts
-from llm_perf_opt.summary.serving import PART_NAMES, ProfiledWindow
+from llm_perf_opt.summary.serving import PART_NAMES, ProfiledWindow, Speculation
 
 _PART_LABELS = {
     "client": "client",
@@ -48,6 +48,7 @@ def serving_blocks(summary: Summary) -> list[Block]:
         parts.named("serving-parts", "Where the time of a request went"),
         _slowest_table(serving).named("serving-slowest", "The slowest requests"),
         _step_table(serving).named("serving-steps", "Steps by kind and batch size"),
+        *([Text(describe_speculation(serving.speculation))] if serving.speculation is not None else []),
         *_profile_blocks(serving.profile),
         *([chart(lambda: timeline_chart(timeline, title))] if timeline.get("lanes") else []),
         *charts_for(lambda: _occupancy_charts(serving)),
@@ -56,6 +57,25 @@ def serving_blocks(summary: Summary) -> list[Block]:
         Points(list(serving.definitions.items())),
         *source_line(summary.sources.get("serving")),
     ]
+
+
+def describe_speculation(held: Speculation) -> str:
+    """Describe speculative decoding: what is accepted, what a position costs, and where it stops to pay."""
+    words = [
+        f"Speculative decoding: {units.number(held.accepted_length)} tokens per verification"
+        + (f" of {units.number(1 + held.draft_length)} positions" if held.draft_length else "")
+    ]
+    if held.acceptance_ratio is not None:
+        words.append(f"{units.percent(held.acceptance_ratio)} of the draft tokens accepted")
+    if held.position_s is not None:
+        words.append(f"one more position costs {units.seconds(held.position_s)} of a step")
+    if held.speedup_ratio is not None and held.batch is not None:
+        words.append(
+            f"{held.speedup_ratio:.2f} × the tokens per second of decoding without drafts at {units.number(held.batch)} requests per step"
+        )
+    if held.break_even_batch is not None:
+        words.append(f"break-even at {units.number(held.break_even_batch)} requests per step")
+    return ", ".join(words) + "." + "".join(f" {note}" for note in held.notes)
 
 
 def describe_load(serving: Serving) -> str:

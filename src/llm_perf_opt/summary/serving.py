@@ -70,6 +70,8 @@ class LoadPoint:
     ttft_s: LatencyStat | None = None
     tpot_s: LatencyStat | None = None
     itl_s: LatencyStat | None = None
+    token_itl_s: LatencyStat | None = None
+    """Gaps between chunks ÷ the request's tokens per chunk, where chunks hold several tokens (speculative decoding); else ``None``."""
     e2e_s: LatencyStat | None = None
     goodput_per_s: PerSecond | None = None
     """Completed requests per second that met every limit of ``slo``; ``None`` without limits."""
@@ -270,6 +272,39 @@ class ProfiledWindow:
 
 
 @dataclass(slots=True)
+class Speculation:
+    """Speculative decoding: what is drafted, verified and accepted, and from which batch size on it does not pay."""
+
+    source: Literal["steps", "metrics"]
+    """Step records, or counters of ``/metrics`` between the first and the last sample."""
+    drafts: Count
+    """Verifications: one per request and step."""
+    draft_tokens: Count
+    accepted_tokens: Count
+    accepted_length: Amount
+    """Tokens per verification, the one that the model adds itself included."""
+    acceptance_ratio: Share | None = None
+    """Accepted ÷ drafted tokens."""
+    draft_length: Amount | None = None
+    """Draft tokens per verification."""
+    batch: Amount | None = None
+    """Mean requests per decode step."""
+    step_s: SummedSeconds | None = None
+    """Part of a decode step that does not depend on its positions (fit over decode steps)."""
+    position_s: SummedSeconds | None = None
+    """Cost of one more verified position; ``None``: the steps do not tell."""
+    position_low_s: Number | None = None
+    position_high_s: Number | None = None
+    """95 % interval of the fit."""
+    speedup_ratio: Ratio | None = None
+    """Tokens per second with ÷ without drafts at the measured batch size, by the fit. Time of the draft model that is inside the
+    steps is not saved by the comparison, so this is a lower bound."""
+    break_even_batch: Amount | None = None
+    """Requests per step from which verifying costs more than it saves; ``None``: not known, or never."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Serving:
     """The server under load."""
 
@@ -294,6 +329,8 @@ class Serving:
     """(Seconds since the first sample, running requests, waiting requests, KV cache usage), thinned."""
     profile: ProfiledWindow | None = None
     """Kernels inside the steps; ``None``: no profiled window."""
+    speculation: Speculation | None = None
+    """``None``: no drafts were reported."""
     definitions: dict[str, str] = field(default_factory=dict)
     """What the tools that made the records call TTFT, TPOT, ITL and E2E, where it differs from ours."""
     notes: list[str] = field(default_factory=list)

@@ -19,6 +19,7 @@ from llm_perf_opt.analysis.serving.parts import (
     slowest_requests,
     split_requests,
 )
+from llm_perf_opt.analysis.serving.speculation import describe_speculation
 from llm_perf_opt.captures.serving.records import Float64, Requests, ServingRecords, Steps
 from llm_perf_opt.core import units
 from llm_perf_opt.summary.serving import ClientUse, LoadPoint, Serving, StepGroup, StepStats, TimeParts
@@ -73,6 +74,7 @@ def analyse_serving(records: ServingRecords, slo: Mapping[str, float] | None = N
     serving.knee = find_knee(serving.load)
     serving.client = _client(records, serving.load)
     found.hit_ratio = _hit_ratio(records)
+    serving.speculation = describe_speculation(found.steps, records.samples)
     return found
 
 

@@ -112,12 +112,19 @@ def _read_vllm_steps(objects: Iterable[Object], content: EngineContent) -> None:
             first_tokens=len(waits) if has_waits else -1,
             waits_s=waits,
         )
+        _add_speculation(content.rows, row, state.get("spec", state.get("spec_decoding_stats")))
         for finished in _finished(statistics.get("finished_requests")):
             _add_finished(content.rows, row, finished)
     if clock_only:
         content.notes.append(
             f"{clock_only} steps are placed by the time they were written, not by vLLM's own time stamp."
         )
+
+
+def _add_speculation(rows: StepRows, row: int, value: object) -> None:
+    held = _object(value)
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    rows.add_speculation(row, *(count_or_missing(held.get(name)) for name in names))
 
 
 def _least0(held: Object, key: str) -> int:
@@ -453,6 +460,9 @@ _GAUGES = {
     "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries"),
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits"),
+    "drafts": ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts"),
+    "draft_tokens": ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens"),
+    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens"),
 }
 """Column → names under which engines export it, the first that is there counts."""
 
