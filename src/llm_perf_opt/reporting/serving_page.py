@@ -12,7 +12,7 @@ from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
 from llm_perf_opt.reporting.document import Block, Points, Text, chart, charts_for, source_line
 from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, num, simple, text
 from llm_perf_opt.summary import ColdStart, LatencyStat, LoadPoint, Serving, Summary, TimeParts
-from llm_perf_opt.summary.serving import PART_NAMES, ProfiledWindow, Speculation
+from llm_perf_opt.summary.serving import PART_NAMES, ProfiledWindow, Routing, Speculation
 
 _PART_LABELS = {
     "client": "client",
@@ -49,6 +49,7 @@ def serving_blocks(summary: Summary) -> list[Block]:
         _slowest_table(serving).named("serving-slowest", "The slowest requests"),
         _step_table(serving).named("serving-steps", "Steps by kind and batch size"),
         *([Text(describe_speculation(serving.speculation))] if serving.speculation is not None else []),
+        *_routing_blocks(serving.routing),
         *_profile_blocks(serving.profile),
         *([chart(lambda: timeline_chart(timeline, title))] if timeline.get("lanes") else []),
         *charts_for(lambda: _occupancy_charts(serving)),
@@ -275,6 +276,40 @@ def _step_table(serving: Serving) -> Table:
         for group in groups
     ]
     return simple(columns("kind", "requests per step#", "steps#", "median#", "together#"), rows)
+
+
+def _times(value: float | None) -> str:
+    return units.MISSING if value is None else f"{value:.2f} ×"
+
+
+def _routing_blocks(held: Routing | None) -> list[Block]:
+    """Return the balance of experts: the verdict, and the busiest rank by number of ranks."""
+    if held is None:
+        return []
+    said = (
+        f"Experts: {units.count(held.choices)} choices of {held.experts} experts in {units.count(held.layers)} layers; the busiest "
+        f"expert of a layer has {min(held.busiest_ratio):.2f} to {max(held.busiest_ratio):.2f} × the mean, "
+        f"{sum(held.unused)} were never chosen. "
+    )
+    rows = [
+        [
+            num(one.ranks, units.count),
+            num(one.busiest_ratio, _times),
+            num(one.rebalanced_ratio, _times),
+            num(one.gain_ratio, units.percent),
+        ]
+        for one in held.ranks
+    ]
+    header = columns(
+        "ranks#",
+        Column("busiest rank", True, "load ÷ mean, experts in their order"),
+        Column("with moved experts", True, "placement from the first half of the load, judged on the second"),
+        Column("saved", True, "of the busiest rank's expert time"),
+    )
+    return [
+        Text(said + held.verdict),
+        simple(header, rows).named("serving-experts", "Experts spread over ranks"),
+    ]
 
 
 def _profile_blocks(window: ProfiledWindow | None) -> list[Block]:

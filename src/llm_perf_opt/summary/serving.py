@@ -272,6 +272,38 @@ class ProfiledWindow:
 
 
 @dataclass(slots=True)
+class RankBalance:
+    """Load of the busiest rank if the experts of each layer were spread over so many ranks."""
+
+    ranks: Count
+    busiest_ratio: Ratio
+    """Busiest ÷ mean rank with experts in their order, mean over layers. It bounds the gain: balanced is 1."""
+    rebalanced_ratio: Ratio | None = None
+    """The same in the second half of the load with a placement from its first half; ``None``: too few windows."""
+    gain_ratio: Ratio | None = None
+    """Share of the time of the busiest rank's experts that this placement saves in the second half."""
+
+
+@dataclass(slots=True)
+class Routing:
+    """Which experts the routers chose under load."""
+
+    layers: Count
+    experts: Count
+    choices: Count
+    """Of all layers together."""
+    windows: Count
+    busiest_ratio: list[Ratio] = field(default_factory=list)
+    """Busiest ÷ mean expert of each layer."""
+    unused: list[Count] = field(default_factory=list)
+    """Experts of each layer that were never chosen."""
+    drift_ratio: Share | None = None
+    """Share of choices that went to other experts in the second half than in the first (total variation, mean over layers)."""
+    ranks: list[RankBalance] = field(default_factory=list)
+    verdict: str = ""
+
+
+@dataclass(slots=True)
 class Speculation:
     """Speculative decoding: what is drafted, verified and accepted, and from which batch size on it does not pay."""
 
@@ -329,6 +361,8 @@ class Serving:
     """(Seconds since the first sample, running requests, waiting requests, KV cache usage), thinned."""
     profile: ProfiledWindow | None = None
     """Kernels inside the steps; ``None``: no profiled window."""
+    routing: Routing | None = None
+    """Choices of routers (mixture of experts); ``None``: not recorded."""
     speculation: Speculation | None = None
     """``None``: no drafts were reported."""
     definitions: dict[str, str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from llm_perf_opt.captures.serving.records import (
     LATEST_S,
@@ -26,6 +27,7 @@ Object = Mapping[str, Any]
 OWN_STEPS = "llm-perf-opt.serve.steps"
 """Value of ``format`` in the first line of ``serve/steps.jsonl``."""
 OWN_METRICS = "llm-perf-opt.serve.metrics"
+OWN_ROUTING = "llm-perf-opt.serve.routing"
 
 
 @dataclass(slots=True)
@@ -446,6 +448,30 @@ def _add_own_step(rows: StepRows, step: _OwnStep) -> None:
         rows.add_member(row, name, 0)
     for finished in step.finished or ():
         _add_finished(rows, row, finished)
+
+
+# Choices of routers.
+
+
+class _Choices(msgspec.Struct):
+    """A line of ``serve/routing.jsonl``: choices of every expert in every layer since the line before."""
+
+    counts: list[list[Count]]
+
+
+def read_routing(lines: Iterable[bytes]) -> list[npt.NDArray[np.int64]]:
+    """Return the windows of choices in order, each layers × experts; lines of another shape are left out."""
+    decoder, found = msgspec.json.Decoder(_Choices), list[npt.NDArray[np.int64]]()
+    for line in lines:
+        try:
+            counts = decoder.decode(line).counts
+        except (ValueError, RecursionError):  # the header, or a truncated line
+            continue
+        if counts and counts[0] and len({len(layer) for layer in counts}) == 1:
+            found.append(np.array(counts, np.int64))
+    # The end of a server may cut its last window.
+    whole = max((window.shape for window in found), default=None)
+    return [window for window in found if window.shape == whole]
 
 
 # Samples of /metrics.

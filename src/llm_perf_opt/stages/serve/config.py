@@ -142,6 +142,8 @@ class ServeConfig(StageConfig):
     """Measure the capacity of the client against a stub server before the load."""
     step_records: bool = True
     """Record the steps of a started engine where it can without a profiler (vLLM: a statistics plug-in)."""
+    routing: bool = False
+    """Record which experts are chosen under load (``transformers``, mixture-of-experts models); costs some time per step."""
     profile: bool = False
     """After the load, repeat its last point under the engine's profiler: kernels of steps and requests (vLLM)."""
     profile_requests: int = 8

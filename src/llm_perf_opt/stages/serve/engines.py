@@ -45,6 +45,8 @@ class ServerSettings:
     profile_dir: Path | None = None
     """Where the engine's profiler writes its traces; ``None``: it is not used."""
     profile_steps: int = 64
+    routing_file: Path | None = None
+    """Where the choices of routers go; ``None``: not wanted."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -177,7 +179,7 @@ class TransformersEngine(Engine):
     def command(self, server: ServerSettings) -> list[str]:
         """Return the command; a server of this environment is started through the step-recording module."""
         command = super().command(server)
-        if server.steps_file is not None and not self.config.executable:
+        if (server.steps_file or server.routing_file) and not self.config.executable:
             command[2] = transformers_steps.__name__
         return command
 
@@ -186,6 +188,8 @@ class TransformersEngine(Engine):
         found = dict(self.config.env)
         if server.steps_file is not None and not self.config.executable:
             found[transformers_steps.VARIABLE] = str(server.steps_file)
+        if server.routing_file is not None and not self.config.executable:
+            found[transformers_steps.ROUTING_VARIABLE] = str(server.routing_file)
         return found
 
     def arguments(self, server: ServerSettings) -> list[str]:

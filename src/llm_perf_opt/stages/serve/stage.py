@@ -39,7 +39,7 @@ from llm_perf_opt.stages.serve.config import (
     parsed_slo,
 )
 from llm_perf_opt.stages.serve.engines import ServerSettings, make_engine
-from llm_perf_opt.stages.serve.facts import METRICS, REQUESTS, SERVER, STEPS, STEPS_LOG, read_facts
+from llm_perf_opt.stages.serve.facts import METRICS, REQUESTS, ROUTING, SERVER, STEPS, STEPS_LOG, read_facts
 from llm_perf_opt.stages.serve.load import (
     PlannedRequest,
     Vocabulary,
@@ -98,6 +98,15 @@ class ServeStage(Stage):
             *_client_problems(config),
             *_model_problems(context.config, config),
         ]
+        if config.routing and (config.engine is not EngineName.transformers or config.executable):
+            found.append(
+                Problem(
+                    "error",
+                    f"{key_of('routing')}: choices of routers are recorded from `transformers serve` of this environment only",
+                    f"set {key_of('routing')}=false",
+                    key_of("routing"),
+                )
+            )
         if (reason := key_problems(config)) is not None:
             found.append(Problem("error", reason, f"set {key_of('profile')}=false", key_of("profile")))
         others = [name for name, stage in context.config.pipeline.items() if stage.enable and name != NAME]
@@ -199,6 +208,7 @@ def server_settings(
         steps_file=steps if serve.step_records else None,
         profile_dir=steps.parent / TRACES if serve.profile else None,
         profile_steps=serve.profile_steps,
+        routing_file=steps.parent / ROUTING if serve.routing else None,
     )
 
 
@@ -328,8 +338,8 @@ class _Run:
             return
         port = self.prepared.settings.port
         self.server = Server(engine, f"http://127.0.0.1:{port}", api_key=self.api_key)
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / STEPS).unlink()
+        for name in (STEPS, ROUTING):
+            (self.folder / name).unlink(missing_ok=True)
         with contextlib.ExitStack() as stack:
             with self.context.progress.task(f"starting {self.config.engine.value}"):
                 stack.enter_context(
@@ -579,6 +589,8 @@ class _Run:
         if self.sampler is not None:
             self.notes += [f"{url}: {reason}" for url, reason in self.sampler.failures.items()]
         written += self._steps()
+        if self.config.routing and (self.folder / ROUTING).is_file():
+            written.append(self.folder / ROUTING)
         written.append(atomic_write_json(self.folder / SERVER, self._server_document()))
         logs = [
             self.folder / f"{name}.log"
