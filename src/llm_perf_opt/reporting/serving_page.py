@@ -12,7 +12,7 @@ from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
 from llm_perf_opt.reporting.document import Block, Points, Text, chart, charts_for, source_line
 from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, num, simple, text
 from llm_perf_opt.summary import ColdStart, LatencyStat, LoadPoint, Serving, Summary, TimeParts
-from llm_perf_opt.summary.serving import PART_NAMES, ProfiledWindow, Routing, Speculation
+from llm_perf_opt.summary.serving import PART_NAMES, Disaggregation, ProfiledWindow, Routing, Speculation
 
 _PART_LABELS = {
     "client": "client",
@@ -49,6 +49,11 @@ def serving_blocks(summary: Summary) -> list[Block]:
         _slowest_table(serving).named("serving-slowest", "The slowest requests"),
         _step_table(serving).named("serving-steps", "Steps by kind and batch size"),
         *([Text(describe_speculation(serving.speculation))] if serving.speculation is not None else []),
+        *(
+            [Text(describe_disaggregation(serving.disaggregation))]
+            if serving.disaggregation is not None
+            else []
+        ),
         *_routing_blocks(serving.routing),
         *_profile_blocks(serving.profile),
         *([chart(lambda: timeline_chart(timeline, title))] if timeline.get("lanes") else []),
@@ -276,6 +281,25 @@ def _step_table(serving: Serving) -> Table:
         for group in groups
     ]
     return simple(columns("kind", "requests per step#", "steps#", "median#", "together#"), rows)
+
+
+def describe_disaggregation(held: Disaggregation) -> str:
+    """Describe transfers between prefill and decode workers."""
+    words = [f"Prefill and decode on different workers ({held.source})"]
+    if held.requests is not None:
+        words.append(f"{units.count(held.requests)} requests")
+    if held.transfer_s is not None:
+        stated = held.transfer_s.p50 if held.transfer_s.p50 is not None else held.transfer_s.mean
+        words.append(
+            f"the KV cache is sent in {units.seconds(stated)}"
+            + (" (median, estimated)" if held.transfer_s.p50 is not None else " (mean)")
+        )
+    if held.bytes_per_s is not None:
+        words.append(f"at {units.number(held.bytes_per_s / 1e9)} GB/s")
+    for name, value in (("waiting for room", held.alloc_s), ("connecting", held.bootstrap_s)):
+        if value is not None:
+            words.append(f"{name} {units.seconds(value)}")
+    return ", ".join(words) + "."
 
 
 def _times(value: float | None) -> str:

@@ -272,6 +272,24 @@ class ProfiledWindow:
 
 
 @dataclass(slots=True)
+class Disaggregation:
+    """Prefill and decode on different workers, as far as the engine reports it."""
+
+    source: Literal["Dynamo request trace", "SGLang metrics"]
+    requests: Count | None = None
+    """Whose prompt and answer were computed by different workers."""
+    transfer_s: LatencyStat | None = None
+    """Of the KV cache, per request; Dynamo's are estimates. Of metrics the mean only."""
+    bytes_per_s: PerSecond | None = None
+    transfer_bytes: Amount | None = None
+    """Mean per transfer."""
+    alloc_s: SummedSeconds | None = None
+    """Mean time until the decode worker has room."""
+    bootstrap_s: SummedSeconds | None = None
+    """Mean time until both workers are connected."""
+
+
+@dataclass(slots=True)
 class RankBalance:
     """Load of the busiest rank if the experts of each layer were spread over so many ranks."""
 
@@ -361,6 +379,8 @@ class Serving:
     """(Seconds since the first sample, running requests, waiting requests, KV cache usage), thinned."""
     profile: ProfiledWindow | None = None
     """Kernels inside the steps; ``None``: no profiled window."""
+    disaggregation: Disaggregation | None = None
+    """``None``: the engine reports no transfers between prefill and decode workers."""
     routing: Routing | None = None
     """Choices of routers (mixture of experts); ``None``: not recorded."""
     speculation: Speculation | None = None

@@ -491,6 +491,11 @@ _GAUGES = {
     "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens"),
 }
 """Column → names under which engines export it, the first that is there counts."""
+_TRANSFERS = tuple(
+    f"sglang:kv_transfer_{name}"
+    for name in ("latency_ms", "speed_gb_s", "total_mb", "alloc_ms", "bootstrap_ms")
+)
+"""Of prefill and decode workers; a gauge, or a histogram whose sum and count are exported."""
 
 
 def is_prometheus(text: str) -> bool:
@@ -553,7 +558,13 @@ def sample_table(samples: Sequence[tuple[float, Mapping[str, float]]]) -> Sample
         )
         for column, names in _GAUGES.items()
     }
-    return Samples(time_s=np.array([at for at, _ in ordered], np.float64), **columns)
+    transfers = {
+        name: np.array([values.get(name, NAN) for _, values in ordered], np.float64)
+        for base in _TRANSFERS
+        for name in (base, f"{base}_sum", f"{base}_count")
+        if any(name in values for _, values in ordered)
+    }
+    return Samples(time_s=np.array([at for at, _ in ordered], np.float64), transfers=transfers, **columns)
 
 
 _StepReader = Callable[[Iterable[Any], EngineContent], None]

@@ -177,6 +177,8 @@ class Samples:
     """Verifications of speculative decoding, one per request and step."""
     draft_tokens: Float64
     accepted_tokens: Float64
+    transfers: dict[str, Float64] = field(default_factory=dict)
+    """Metric of KV transfers between prefill and decode workers, as its engine names it → values; empty: not reported."""
 
     def __len__(self) -> int:
         return len(self.time_s)
@@ -210,6 +212,10 @@ class ServingRecords:
     slo: dict[str, float] = field(default_factory=dict)
     """Limits in seconds that the load was sent with."""
     definitions: dict[str, str] = field(default_factory=dict)
+    disaggregated: int = 0
+    """Requests whose prompt and answer were computed by different workers."""
+    transfers_s: list[float] = field(default_factory=list)
+    """Estimated times in which their KV cache was sent."""
     notes: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     """Formats that were found, in the order of the files."""
