@@ -210,7 +210,12 @@ class ServerSearch(Search):
         outcome: Outcome = run_on_servers(spec, folder, self.load)
         if outcome.check is not None and not self.result.baseline.samples:
             self.result.baseline.samples = [f"answer-{place}" for place in range(settings.most_samples)]
-        return None if outcome.out_of_budget else self._concluded(trial, outcome)
+        if outcome.out_of_budget:
+            return None
+        trial = self._concluded(trial, outcome)
+        if trial.decision == "drop":
+            trial.reason = outcome.note or trial.reason.replace("pairs of passes", "pairs of load blocks")
+        return trial
 
 
 def improve_engine(request: Request, interrupted: Callable[[Done], None] | None = None) -> Done:

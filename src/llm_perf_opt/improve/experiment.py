@@ -234,6 +234,8 @@ class Outcome:
     seconds: float = 0.0
     page: Path | None = None
     """The comparison of both sides."""
+    note: str | None = None
+    """Why a gain of the test does not count; the reason of a dropped trial."""
     out_of_budget: bool = False
     """Whether the time of the search ended before anything was measured: it says nothing of the remedy."""
 

@@ -242,7 +242,7 @@ def singles(result: Improvement) -> list[Trial]:
 def _describe_baseline(result: Improvement) -> list[str]:
     base = result.baseline
     known = [
-        ("", base.total_s and f"{units.seconds(base.total_s)} per sample"),
+        ("", base.total_s and f"{units.seconds(base.total_s)} per {'request' if base.engine else 'sample'}"),
         ("ttft ", base.ttft_s and units.seconds(base.ttft_s)),
         ("tpot ", base.tpot_s and units.seconds(base.tpot_s)),
         ("", base.tokens_per_s and f"{units.number(base.tokens_per_s)} tokens/s"),
@@ -286,6 +286,16 @@ def _trial_output(trial: Trial) -> str:
     return ", ".join(words)
 
 
+def _shown_settings(result: Improvement) -> list[str]:
+    """Return the settings; those of a server without the switches of other stages."""
+    kept = result.baseline.overrides
+    return (
+        [item for item in kept if not item.partition("=")[0].endswith(".enable")]
+        if result.baseline.engine
+        else kept
+    )
+
+
 def facts(result: Improvement) -> list[tuple[str, str]]:
     """Return the facts shown next to the result."""
     base = result.baseline
@@ -293,7 +303,7 @@ def facts(result: Improvement) -> list[tuple[str, str]]:
     return [
         *([("first finding", first)] if first is not None else []),
         ("baseline", ", ".join(_describe_baseline(result)) or units.MISSING),
-        ("settings", " ".join(base.overrides) or "the default"),
+        ("settings", " ".join(_shown_settings(result)) or "the default"),
         *([("server, load", f"{base.engine}, {base.load}")] if base.engine else []),
         ("model, device", f"{base.model or units.MISSING}, {base.device or units.MISSING}"),
         ("samples measured and compared", ", ".join(base.samples) or units.MISSING),

@@ -65,6 +65,14 @@ def _in_flight(situation: Situation) -> int | None:
     return load_levels(serve)[-1].concurrency if isinstance(serve, ServeConfig) else None
 
 
+def _prompt_tokens(situation: Situation) -> float:
+    """Mean tokens of a prompt: as measured, else as they will be sent."""
+    load, serve = _load(situation), situation.config.pipeline.get(NAME)
+    if load is not None and load.prompt_tokens:
+        return load.prompt_tokens
+    return float(serve.prompt_tokens) if isinstance(serve, ServeConfig) else 0.0
+
+
 def _number(situation: Situation, option: str) -> int | None:
     text = situation.server_options.get(option, "")
     return int(text) if text.isdigit() else None
@@ -116,10 +124,9 @@ def _batch(option: str) -> Remedy:
 def _batched_tokens(option: str) -> Remedy:
     def sizes(situation: Situation) -> tuple[list[int], str | None]:
         now = _number(situation, option)
-        load = _load(situation)
-        if now is None or load is None or not load.prompt_tokens:
+        if now is None:
             return [], f"neither the arguments nor the log of the server say what {option} is"
-        at_once = load.prompt_tokens * (load.concurrency or 1.0)
+        at_once = _prompt_tokens(situation) * (_in_flight(situation) or 1)
         found = []
         if _has(situation, "serving-prefill") and now // 4 >= _LEAST_TOKENS:
             found.append(now // 4)

@@ -8,6 +8,7 @@ import math
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from llm_perf_opt.cli import main
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.improve import engine
+from llm_perf_opt.improve import engine, server_blocks
 from llm_perf_opt.improve.engine_command import _joined_try
 from llm_perf_opt.improve.measuring import Spec
 from llm_perf_opt.improve.server_blocks import (
@@ -201,6 +202,20 @@ def load_of(checkpoint: Path, *, together: bool) -> ServerLoad:
         model=str(checkpoint), concurrency=[4], requests=4, new_tokens=3, prompt_tokens=8, warmup_requests=0,
     )  # fmt: skip
     return ServerLoad(app, serve, str(checkpoint), Vocabulary(), together)
+
+
+def test_a_gain_of_one_start_only_is_not_kept(checkpoint: Path, tmp_path: Path) -> None:
+    run = server_blocks._Run(spec([], []), tmp_path, load_of(checkpoint, together=True), time.monotonic, 0.0)
+    for start, ratio in ((0, 0.5), (1, 0.9)):
+        for pair in range(8):
+            a, b = (
+                Block(side, start, pair, 1.0, 1, {"ttft_p50": value})
+                for side, value in (("a", 1.0), ("b", ratio))
+            )  # type: ignore[arg-type]
+            run._add(a, b)
+    found = run.outcome()
+    assert found.measured is not None and found.measured.verdict == "not shown"
+    assert found.note == "not shown: the change differs too much between 2 starts (-50.0 %, -10.0 %)"
 
 
 def test_servers_that_do_not_fit_together_are_started_in_turns(checkpoint: Path, tmp_path: Path) -> None:
