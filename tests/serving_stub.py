@@ -1,14 +1,15 @@
 """An OpenAI-compatible server with planted behaviour: queue, prefill, decode steps, stalls, and every fault a server can have.
 
 In a test: ``with ServingStub(Behaviour(prefill_s=0.02)) as stub: … stub.url``. As a program, which the stage can start in place
-of an engine: ``python -m tests.serving_stub --port N`` with the behaviour as JSON in the variable ``SERVING_STUB``; other arguments
-are ignored.
+of an engine: ``python -m tests.serving_stub --port N`` with the behaviour as JSON in the variable ``SERVING_STUB``. Of vLLM's options,
+``--max-num-seqs`` and ``--max-num-batched-tokens`` have an effect; ``--planted-NAME=JSON`` changes the behaviour; others are ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -58,6 +59,12 @@ class Behaviour:
     """Start a process in a session of its own, as engines do."""
     say: str = ""
     """Printed at the start."""
+    word: str = "t"
+    """Words of the answers begin so."""
+    prompt_token_s: float = 0.0
+    """Added to a step for every token of a prompt that begins in it."""
+    max_step_tokens: int | None = None
+    """A prompt of more tokens takes further steps of ``decode_s`` each."""
 
 
 @dataclass
@@ -107,7 +114,9 @@ class StubServer:
             while self._waiting and len(self._active) + len(begun) < b.max_batch:
                 begun.append(self._waiting.pop(0))
             decoding = [one.id for one in self._active]
-            duration = b.decode_s + b.prefill_s * len(begun)
+            prompts = sum(one.prompt_tokens for one in begun)
+            further = (prompts - 1) // b.max_step_tokens if b.max_step_tokens and prompts else 0
+            duration = b.decode_s * (1 + further) + b.prefill_s * len(begun) + b.prompt_token_s * prompts
             start = time.time()
             await asyncio.sleep(duration)
             now = time.monotonic()
@@ -303,7 +312,7 @@ class StubServer:
     def _choice(self, place: int, chat: bool) -> dict[str, Any]:
         b = self.behaviour
         if not chat:
-            return {"text": f" t{place}", "finish_reason": None}
+            return {"text": f" {b.word}{place}", "finish_reason": None}
         if place <= b.reasoning_tokens:
             return {"delta": {"reasoning_content": f" r{place}"}, "finish_reason": None}
         if b.tool_call:
@@ -385,6 +394,20 @@ async def _main(port: int, behaviour: Behaviour) -> None:
 if __name__ == "__main__":
     arguments = sys.argv[1:]
     chosen = Behaviour(**json.loads(os.environ.get("SERVING_STUB", "{}")))
+    for word in arguments:
+        name, _, text = word.partition("=")
+        if name.startswith("--planted-"):
+            chosen = replace(chosen, **{name.removeprefix("--planted-").replace("-", "_"): json.loads(text)})
+    given = dict(itertools.pairwise(arguments)) | dict(
+        word.split("=", 1) for word in arguments if "=" in word
+    )
+    if "--max-num-seqs" in given:
+        chosen.max_batch = int(given["--max-num-seqs"])
+    if "--max-num-batched-tokens" in given:
+        chosen.max_step_tokens = int(given["--max-num-batched-tokens"])
+        if chosen.max_step_tokens < 8:
+            print("stub serve: error: argument --max-num-batched-tokens: must be at least 8", file=sys.stderr)
+            sys.exit(2)
     if chosen.model == "as-started":  # engines answer to the path they were started with
         chosen.model = arguments[1]
     asyncio.run(_main(int(arguments[arguments.index("--port") + 1]), chosen))

@@ -108,3 +108,51 @@ def test_vllm_with_its_step_records(tmp_path: Path) -> None:
         assert parts["own_prefill"] > 0
     assert len(serving["occupancy"]) >= 2
     assert not left_running(root)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.needs("serving", "vllm")
+def test_a_profiled_window_of_two_ranks(tmp_path: Path) -> None:
+    """Tensor parallelism on the CPU build: a trace of each rank, and the time in which they talk."""
+    root = tmp_path / "run"
+    serving = serve(
+        root, "--engine", "vllm", "--executable", str(environment_program("vllm", "vllm")), "--model", "llama_tiny",
+        "--env", "VLLM_CPU_OMP_THREADS_BIND=0|1", "--concurrency", "4", "--requests", "8", "--prompt-tokens", "100",
+        "--new-tokens", "8", "--profile", "pipeline.serve.args=[--tensor-parallel-size,'2']",
+    )  # fmt: skip
+    window = serving["profile"]
+    assert window["ranks"] == 2 and window["notes"] == []
+    assert [one["rank"] for one in window["by_rank"]] == [0, 1]
+    for one in window["by_rank"]:
+        assert one["steps"] == window["steps"] >= 8
+        assert 0 < one["communication_ratio"] < 1
+    assert window["matched_steps"] >= window["steps"] - 2
+    assert [one["id"] for one in window["requests"]] == [f"profiled-{place}" for place in range(8)]
+    assert not left_running(root)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * LIMIT_S)
+@pytest.mark.needs("serving", "vllm")
+def test_improve_keeps_an_option_that_helps_and_drops_one_that_hurts(tmp_path: Path) -> None:
+    """The real CPU build: a batch of one request against four, and prompts in 32 parts."""
+    out = tmp_path / "search"
+    helps, hurts = "--max-num-seqs=4", "--max-num-batched-tokens=16"
+    command = [
+        sys.executable, "-m", "llm_perf_opt", "improve", "--engine", "vllm", "--executable", str(environment_program("vllm", "vllm")),
+        "--model", "llama_tiny", "--concurrency", "4", "--requests", "6", "--prompt-tokens", "512", "--new-tokens", "8", "--samples", "2",
+        "--out", str(out), "--quiet", "--only", "batch-limit", "--try", hurts, "--budget", "50m", "hardware.probe=false",
+        "pipeline.serve.certify=false", "--", "--max-num-seqs", "1",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=3 * LIMIT_S, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = read_json(out / "improve.json")
+    single = {tuple(one["overrides"]): one for one in found["tried"] if one["role"] == "single"}
+    assert (single[(helps,)]["decision"], single[(helps,)]["output"]) == ("keep", "equal")
+    assert single[(hurts,)]["decision"] == "drop" and single[(hurts,)]["measured"]["change_ratio"] < 0
+    assert found["best"]["overrides"] == [helps]
+    assert helps in (out / "best.sh").read_text()
+    assert not left_running(out)

@@ -31,6 +31,7 @@ _FREE_FORM = (
     "model.arch",
     "pipeline.torch_profiler.output.extra",
     "pipeline.direct_inference.output.extra",
+    "pipeline.serve.env",
     "pipeline.workload.env",
     "run.env",
     "run.phase_threads",

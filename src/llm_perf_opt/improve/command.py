@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.core import units
-from llm_perf_opt.core.console.command_line import VerbParser, exit_codes, share, whole_number
+from llm_perf_opt.core.console.command_line import (
+    VerbParser,
+    duration,
+    exit_codes,
+    percentage,
+    share,
+    whole_number,
+)
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import hint_other_directory
@@ -20,8 +25,6 @@ from llm_perf_opt.remedies.data import EFFECTS, METRICS, SearchSettings
 if TYPE_CHECKING:
     from llm_perf_opt.improve.improve import Done
 
-_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_MOST_BUDGET_S = 30 * 86_400.0
 _DESCRIPTION = """\
 usage: llm-perf-opt improve [RUN | key=value …] [options]
 
@@ -32,15 +35,32 @@ helps into a configuration.
   llm-perf-opt improve model=llama_tiny         another workload
   llm-perf-opt improve RUN                      a finished run: its configuration and its findings
   llm-perf-opt improve RUN --only growing-cache only remedies for one finding
+  llm-perf-opt improve --engine vllm --help     the options of a server under load
 """
 
 
 def main(arguments: Sequence[str]) -> int:
     """Search; return the exit code."""
+    if any(item.partition("=")[0] == "--engine" for item in arguments):
+        return _engine_main(arguments)
     options = parse_arguments(arguments)
+    if options.resume is not None and _is_engine_search(options.resume):
+        return _engine_main(arguments)
     console_logging(Verbosity.quiet if options.json or options.quiet else Verbosity.normal)
     with hint_other_directory("another directory: --out DIR"):
         return _run(options)
+
+
+def _engine_main(arguments: Sequence[str]) -> int:
+    from llm_perf_opt.improve.engine_command import main as engine_main
+
+    return engine_main(arguments)
+
+
+def _is_engine_search(folder: Path) -> bool:
+    from llm_perf_opt.improve.engine import is_engine_search
+
+    return is_engine_search(folder.expanduser())
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -198,24 +218,3 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=whole_number(0), default=20240229, help="seed of the order of passes")
     return parser
-
-
-def duration(text: str) -> float:
-    """Parse ``90s``, ``10m``, ``2h``; a number without a unit is rejected as ambiguous."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
-    if found is not None and found[2] is None:
-        raise argparse.ArgumentTypeError(f"'{text}' has no unit: write {text}s, {text}m or {text}h")
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 0 < seconds <= _MOST_BUDGET_S:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is not a duration: use 90s, 10m or 2h (at most {units.seconds(_MOST_BUDGET_S)})"
-        )
-    return seconds
-
-
-def percentage(text: str) -> float:
-    """Parse ``2%`` or ``0.02``."""
-    value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError("must be at least 0% and below 100%")
-    return value

@@ -10,7 +10,7 @@ from statistics import median
 from llm_perf_opt.improve.outputs import earliest
 from llm_perf_opt.remedies.data import METRICS, Metric
 
-HIGHER_IS_BETTER: tuple[Metric, ...] = ("tokens_per_s",)
+HIGHER_IS_BETTER: tuple[Metric, ...] = ("tokens_per_s", "goodput")
 
 
 @dataclass(slots=True)

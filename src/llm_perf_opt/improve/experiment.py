@@ -54,6 +54,7 @@ from llm_perf_opt.process.launch import ProcessResult, run_process
 from llm_perf_opt.remedies import data
 from llm_perf_opt.remedies.data import Measured, OutputCheck
 from llm_perf_opt.summary.codec import decode_file, read_json, save_json
+from llm_perf_opt.summary.statistics import TrialVerdict
 
 # Two processes that take turns, pass by pass: for settings that a process reads at start-up.
 #
@@ -233,6 +234,8 @@ class Outcome:
     seconds: float = 0.0
     page: Path | None = None
     """The comparison of both sides."""
+    note: str | None = None
+    """Why a gain of the test does not count; the reason of a dropped trial."""
     out_of_budget: bool = False
     """Whether the time of the search ended before anything was measured: it says nothing of the remedy."""
 
@@ -341,10 +344,16 @@ def measure(passes: list[UnitPass], spec: Spec) -> Measured | None:
         verdict = test.add(block)
         if verdict is not None:
             break
-    verdict = verdict or test.verdict_at_the_end()
+    a, b = (costs.medians(passes, letter, spec.metric) for letter in SIDES)
+    return as_measured(test, verdict or test.verdict_at_the_end(), a, b, spec)
+
+
+def as_measured(
+    test: SequentialTest, verdict: TrialVerdict, a: float | None, b: float | None, spec: Spec
+) -> Measured | None:
+    """Return what a test found, with the medians of both sides; ``None`` without a pair."""
     error = max(spec.alpha, DROP_ERROR) if verdict in ("slower", "no gain") else spec.alpha
     change = test.change(error)
-    a, b = (costs.medians(passes, letter, spec.metric) for letter in SIDES)
     if change is None or a is None or b is None:
         return None
     ends = sorted(costs.as_change(end, spec.metric) for end in (change.low, change.high))

@@ -91,6 +91,11 @@ def from_best(request: Request) -> Request:
         return request
     if request.resume is not None:
         raise ConfigError("--resume goes on with its own configuration", hint="give --resume DIR alone")
+    if load_improvement(request.run).baseline.engine is not None:
+        raise ConfigError(
+            f"{request.run} is a search over the options of a server",
+            hint="resume it (--resume DIR), or begin another one: llm-perf-opt improve --engine NAME",
+        )
     return replace(request, run=None, overrides=baseline.from_best(request.run, request.overrides))
 
 
@@ -165,17 +170,17 @@ def improve(request: Request, interrupted: Callable[[Done], None] | None = None)
     _refuse_short_budget(request)
     if request.resume is None:
         _check(request)
-    out = _directory(request)
+    out = result_directory(request)
     # Acquire the lock before reading anything, so that no other search changes the earlier state meanwhile.
     with hold(out, elsewhere="--out DIR"):
-        earlier = _earlier(request, out)
+        earlier = earlier_search(request, out)
         LOGGER.info("results go to %s", out)
         if earlier is not None:
             request = resumed(request, earlier)
         began = time.monotonic()
         found: list[Improvement] = []
         try:
-            with _finishing(found, out):
+            with finishing(found, out):
                 _search_on(request, out, earlier, began, found)
         except KeyboardInterrupt:
             if found and interrupted is not None:
@@ -224,7 +229,7 @@ def _search(
     return Search(planned, result, out, budget_s, save)
 
 
-def _directory(request: Request) -> Path:
+def result_directory(request: Request) -> Path:
     """Return where the result goes; it exists."""
     if request.resume is not None:
         out = request.resume.expanduser().absolute()
@@ -242,7 +247,7 @@ def _directory(request: Request) -> Path:
     return out
 
 
-def _earlier(request: Request, out: Path) -> Improvement | None:
+def earlier_search(request: Request, out: Path) -> Improvement | None:
     """Return what an interrupted search left in the directory; raises :class:`ConfigError` if a new one would replace it."""
     if request.resume is not None:
         return load_improvement(out)
@@ -386,7 +391,7 @@ def _median(stat: Stat | None) -> float | None:
 
 
 @contextlib.contextmanager
-def _finishing(found: list[Improvement], out: Path) -> Iterator[None]:
+def finishing(found: list[Improvement], out: Path) -> Iterator[None]:
     """Render the current result when the block is left, also by Ctrl-C."""
     try:
         yield

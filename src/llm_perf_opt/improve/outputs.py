@@ -50,8 +50,8 @@ def check_outputs(a: Answers, b: Answers, differences: _LogitDifference) -> Outp
     )
 
 
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Return the position, from 1, of the first token that differs; an answer that ends earlier differs there."""
+def first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
+    """Return the position, from 1, of the first token (or word) that differs; an answer that ends earlier differs there."""
     for place, (one, two) in enumerate(zip(a, b, strict=False), 1):
         if one != two:
             return place

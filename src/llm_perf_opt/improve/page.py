@@ -48,6 +48,16 @@ METRIC_NAMES: dict[Metric, str] = {
     "tpot": "time per output token",
     "tokens_per_s": "tokens per second",
     "energy": "energy per answer",
+    "goodput": "goodput",
+    "ttft_p50": "median time to the first token",
+    "ttft_p90": "90th percentile of the time to the first token",
+    "ttft_p99": "99th percentile of the time to the first token",
+    "tpot_p50": "median time per output token",
+    "tpot_p90": "90th percentile of the time per output token",
+    "tpot_p99": "99th percentile of the time per output token",
+    "e2e_p50": "median request latency",
+    "e2e_p90": "90th percentile of the request latency",
+    "e2e_p99": "99th percentile of the request latency",
 }
 _DECISION_LABELS = {"keep": "keep", "drop": "drop", "ask": "keep?", "failed": "failed"}
 
@@ -56,6 +66,8 @@ def format_value(value: float | None, metric: Metric) -> str:
     """Return a value of the metric with its unit."""
     if metric == "tokens_per_s":
         return units.number(value, "tokens/s")
+    if metric == "goodput":
+        return units.number(value, "requests/s")
     return units.number(value, "J") if metric == "energy" else units.seconds(value)
 
 
@@ -90,7 +102,9 @@ def _describe_moved_metrics(trial: Trial) -> str:
     moved = [
         f"{name} {format_change(trial.metrics[name])} {format_interval(*ends)}"
         for name, ends in trial.intervals.items()
-        if name in ("ttft", "tpot") and name in trial.metrics and not ends[0] <= 0 <= ends[1]
+        if name in ("ttft", "tpot", "ttft_p90", "tpot_p90")
+        and name in trial.metrics
+        and not ends[0] <= 0 <= ends[1]
     ]
     return ", ".join(moved)
 
@@ -228,7 +242,7 @@ def singles(result: Improvement) -> list[Trial]:
 def _describe_baseline(result: Improvement) -> list[str]:
     base = result.baseline
     known = [
-        ("", base.total_s and f"{units.seconds(base.total_s)} per sample"),
+        ("", base.total_s and f"{units.seconds(base.total_s)} per {'request' if base.engine else 'sample'}"),
         ("ttft ", base.ttft_s and units.seconds(base.ttft_s)),
         ("tpot ", base.tpot_s and units.seconds(base.tpot_s)),
         ("", base.tokens_per_s and f"{units.number(base.tokens_per_s)} tokens/s"),
@@ -241,9 +255,20 @@ def describe_method(result: Improvement) -> str:
     method = result.method
     return (
         f"{method.bound}. Family error {units.percent(method.family_error_ratio)} over {method.tests} tests; a gain counts from "
-        f"{units.percent(method.least_gain_ratio)}; at most {method.most_blocks} pairs of passes each; seed {method.seed}. A remedy "
-        "that changes a token is never kept by itself."
+        f"{units.percent(method.least_gain_ratio)}; at most {method.most_blocks} pairs of {_unit_name(result)} each; seed {method.seed}. "
+        "A remedy that changes a token is never kept by itself."
+        + (_SERVER_METHOD if result.baseline.engine else "")
     )
+
+
+_SERVER_METHOD = (
+    " Both sides are servers, started at least twice each; a gain must also hold over the starts (one-sided t-test at 5 %), "
+    "because a server may be faster or slower for as long as it runs. Answers are compared at temperature 0, requests sent one at a time."
+)
+
+
+def _unit_name(result: Improvement) -> str:
+    return "load blocks" if result.baseline.engine else "passes"
 
 
 def _trial_output(trial: Trial) -> str:
@@ -261,6 +286,16 @@ def _trial_output(trial: Trial) -> str:
     return ", ".join(parts)
 
 
+def _shown_settings(result: Improvement) -> list[str]:
+    """Return the settings; those of a server without the switches of other stages."""
+    kept = result.baseline.overrides
+    return (
+        [item for item in kept if not item.partition("=")[0].endswith(".enable")]
+        if result.baseline.engine
+        else kept
+    )
+
+
 def facts(result: Improvement) -> list[tuple[str, str]]:
     """Return the facts shown next to the result."""
     base = result.baseline
@@ -268,7 +303,8 @@ def facts(result: Improvement) -> list[tuple[str, str]]:
     return [
         *([("first finding", first)] if first is not None else []),
         ("baseline", ", ".join(_describe_baseline(result)) or units.MISSING),
-        ("settings", " ".join(base.overrides) or "the default"),
+        ("settings", " ".join(_shown_settings(result)) or "the default"),
+        *([("server, load", f"{base.engine}, {base.load}")] if base.engine else []),
         ("model, device", f"{base.model or units.MISSING}, {base.device or units.MISSING}"),
         ("samples measured and compared", ", ".join(base.samples) or units.MISSING),
         ("search", f"{result.status}, {units.seconds(result.seconds)}, {len(result.tried)} experiments"),
@@ -467,7 +503,9 @@ def _details(trial: Trial, result: Improvement) -> list[tuple[str, str]]:
     if found is not None:
         a, b = (format_value(value, result.metric) for value in (found.a, found.b))
         rows.append(("medians", f"{a} → {b}"))
-        rows.append(("pairs of passes", f"{found.blocks}, {trial.how}, {units.seconds(trial.seconds)}"))
+        rows.append(
+            (f"pairs of {_unit_name(result)}", f"{found.blocks}, {trial.how}, {units.seconds(trial.seconds)}")
+        )
     others = ", ".join(_describe_metric(trial, name) for name in trial.metrics)
     return [*rows, *([("other metrics", others)] if others else [])]
 

@@ -60,6 +60,8 @@ class Search:
     taken_back: bool = False
     """Whether it was measured again and lost what it had."""
     time_is_over: bool = False
+    least_s: float = LEAST_EXPERIMENT_S
+    """With less time left, no experiment is begun."""
 
     def run(self) -> Improvement:
         """Try everything the time allows; an interruption keeps what was measured."""
@@ -211,7 +213,7 @@ class Search:
         if known is not None:
             return known
         left = self._left_s(role)
-        if left < LEAST_EXPERIMENT_S:
+        if left < self.least_s:
             self._out_of_time(candidate, role)
             return None
         if self._tests_are_over(role):
@@ -231,7 +233,7 @@ class Search:
 
     def _cut(self, candidate: Candidate, role: Role) -> Trial | None:
         """Leave out a candidate that was not measured in time; ``None``: there is none left for anything else."""
-        if role != "single" or self._left_s(role) < LEAST_EXPERIMENT_S:
+        if role != "single" or self._left_s(role) < self.least_s:
             self._out_of_time(candidate, role)
             return None
         self.time_is_over = True
@@ -338,13 +340,13 @@ class Search:
         """
         ahead = max(1, self.tests - len(self.result.tried))
         enough = _ENOUGH_PAIRS * 2 * (self.result.baseline.total_s or 0.0)
-        return max(LEAST_EXPERIMENT_S, min(left_s, max(enough, _SHARE * left_s / ahead)))
+        return max(self.least_s, min(left_s, max(enough, _SHARE * left_s / ahead)))
 
     def _most_s(self, left_s: float, role: Role) -> float:
         """Return how long one experiment may take in total; single remedies leave time for the others."""
         if role != "single":
             return left_s
-        return min(left_s, max(_MOST_SINGLE * left_s, 2 * LEAST_EXPERIMENT_S))
+        return min(left_s, max(_MOST_SINGLE * left_s, 2 * self.least_s))
 
     def _known(self, candidate: Candidate, on_top_of: Sequence[str], role: Role) -> Trial | None:
         """Return the trial of an earlier, interrupted search."""

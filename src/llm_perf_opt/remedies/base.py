@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ from llm_perf_opt.workloads.memory_estimate import available_bytes
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
+    from llm_perf_opt.summary.serving import Serving
 
 _BYTES = {"bfloat16": 2, "float16": 2}
 """Of a weight; anything else counts as four."""
@@ -71,6 +72,10 @@ class Situation:
     """``None``: as the model's adapter says."""
     samples: int | None = None
     weight_bytes: int | None = None
+    serving: Serving | None = None
+    """A server under load, for remedies that are options of a server."""
+    server_options: Mapping[str, str] = field(default_factory=dict)
+    """Options of that server and their values: those given, else those its log names."""
 
     @property
     def on_cpu(self) -> bool:

@@ -27,6 +27,20 @@ _PHASES: dict[str, tuple[str, ...]] = {
 }
 """What a metric of a part of the answer contains; all others contain everything."""
 METRICS: tuple[Metric, ...] = ("total", "ttft", "tpot", "tokens_per_s", "energy")
+SERVING_METRICS: tuple[Metric, ...] = (
+    "goodput",
+    "tokens_per_s",
+    "ttft_p50",
+    "ttft_p90",
+    "ttft_p99",
+    "tpot_p50",
+    "tpot_p90",
+    "tpot_p99",
+    "e2e_p50",
+    "e2e_p90",
+    "e2e_p99",
+)
+"""Of a search over the options of a server."""
 SCHEMA_VERSION = "1.0"
 FILE_NAME = "improve.json"
 EXPERIMENTS = "experiments"
@@ -35,7 +49,24 @@ TIME_IS_OVER = "the time budget was used up"
 """Why a remedy was not tried that another budget would try."""
 SPEC = "spec.json"
 """What an experiment measures; in its folder."""
-Metric = Literal["total", "ttft", "tpot", "tokens_per_s", "energy"]
+Metric = Literal[
+    "total",
+    "ttft",
+    "tpot",
+    "tokens_per_s",
+    "energy",
+    "goodput",
+    "ttft_p50",
+    "ttft_p90",
+    "ttft_p99",
+    "tpot_p50",
+    "tpot_p90",
+    "tpot_p99",
+    "e2e_p50",
+    "e2e_p90",
+    "e2e_p99",
+]
+"""The first five are of a workload, ``tokens_per_s`` and the rest of a server under load (percentiles over requests)."""
 Decision = Literal["keep", "drop", "ask", "failed"]
 OutputResult = Literal["equal", "differs", "failed"]
 Effect = Literal["nothing", "rounding", "quality"]
@@ -195,6 +226,10 @@ class Baseline:
     """Those that were measured and whose answers were checked."""
     first_finding: Answered | None = None
     """The run's first finding, whose advice is the first thing a reader does; ``None``: it has none."""
+    engine: str | None = None
+    """The server whose options were searched; ``None``: a workload was. Overrides of trials are then arguments of the server."""
+    load: str | None = None
+    """The load point at which the server was measured."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
 from llm_perf_opt.reporting.document import Block, Points, Text, chart, charts_for, source_line
 from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, num, simple, text
 from llm_perf_opt.summary import ColdStart, LatencyStat, LoadPoint, Serving, Summary, TimeParts
-from llm_perf_opt.summary.serving import PART_NAMES, ProfiledWindow
+from llm_perf_opt.summary.serving import PART_NAMES, Disaggregation, ProfiledWindow, Routing, Speculation
 
 _PART_LABELS = {
     "client": "client",
@@ -48,6 +48,13 @@ def serving_blocks(summary: Summary) -> list[Block]:
         parts.named("serving-parts", "Where the time of a request went"),
         _slowest_table(serving).named("serving-slowest", "The slowest requests"),
         _step_table(serving).named("serving-steps", "Steps by kind and batch size"),
+        *([Text(describe_speculation(serving.speculation))] if serving.speculation is not None else []),
+        *(
+            [Text(describe_disaggregation(serving.disaggregation))]
+            if serving.disaggregation is not None
+            else []
+        ),
+        *_routing_blocks(serving.routing),
         *_profile_blocks(serving.profile),
         *([chart(lambda: timeline_chart(timeline, title))] if timeline.get("lanes") else []),
         *charts_for(lambda: _occupancy_charts(serving)),
@@ -56,6 +63,25 @@ def serving_blocks(summary: Summary) -> list[Block]:
         Points(list(serving.definitions.items())),
         *source_line(summary.sources.get("serving")),
     ]
+
+
+def describe_speculation(held: Speculation) -> str:
+    """Describe speculative decoding: what is accepted, what a position costs, and where it stops to pay."""
+    words = [
+        f"Speculative decoding: {units.number(held.accepted_length)} tokens per verification"
+        + (f" of {units.number(1 + held.draft_length)} positions" if held.draft_length else "")
+    ]
+    if held.acceptance_ratio is not None:
+        words.append(f"{units.percent(held.acceptance_ratio)} of the draft tokens accepted")
+    if held.position_s is not None:
+        words.append(f"one more position costs {units.seconds(held.position_s)} of a step")
+    if held.speedup_ratio is not None and held.batch is not None:
+        words.append(
+            f"{held.speedup_ratio:.2f} × the tokens per second of decoding without drafts at {units.number(held.batch)} requests per step"
+        )
+    if held.break_even_batch is not None:
+        words.append(f"break-even at {units.number(held.break_even_batch)} requests per step")
+    return ", ".join(words) + "." + "".join(f" {note}" for note in held.notes)
 
 
 def describe_load(serving: Serving) -> str:
@@ -257,6 +283,59 @@ def _step_table(serving: Serving) -> Table:
     return simple(columns("kind", "requests per step#", "steps#", "median#", "together#"), rows)
 
 
+def describe_disaggregation(held: Disaggregation) -> str:
+    """Describe transfers between prefill and decode workers."""
+    words = [f"Prefill and decode on different workers ({held.source})"]
+    if held.requests is not None:
+        words.append(f"{units.count(held.requests)} requests")
+    if held.transfer_s is not None:
+        stated = held.transfer_s.p50 if held.transfer_s.p50 is not None else held.transfer_s.mean
+        words.append(
+            f"the KV cache is sent in {units.seconds(stated)}"
+            + (" (median, estimated)" if held.transfer_s.p50 is not None else " (mean)")
+        )
+    if held.bytes_per_s is not None:
+        words.append(f"at {units.number(held.bytes_per_s / 1e9)} GB/s")
+    for name, value in (("waiting for room", held.alloc_s), ("connecting", held.bootstrap_s)):
+        if value is not None:
+            words.append(f"{name} {units.seconds(value)}")
+    return ", ".join(words) + "."
+
+
+def _times(value: float | None) -> str:
+    return units.MISSING if value is None else f"{value:.2f} ×"
+
+
+def _routing_blocks(held: Routing | None) -> list[Block]:
+    """Return the balance of experts: the verdict, and the busiest rank by number of ranks."""
+    if held is None:
+        return []
+    said = (
+        f"Experts: {units.count(held.choices)} choices of {held.experts} experts in {units.count(held.layers)} layers; the busiest "
+        f"expert of a layer has {min(held.busiest_ratio):.2f} to {max(held.busiest_ratio):.2f} × the mean, "
+        f"{sum(held.unused)} were never chosen. "
+    )
+    rows = [
+        [
+            num(one.ranks, units.count),
+            num(one.busiest_ratio, _times),
+            num(one.rebalanced_ratio, _times),
+            num(one.gain_ratio, units.percent),
+        ]
+        for one in held.ranks
+    ]
+    header = columns(
+        "ranks#",
+        Column("busiest rank", True, "load ÷ mean, experts in their order"),
+        Column("with moved experts", True, "placement from the first half of the load, judged on the second"),
+        Column("saved", True, "of the busiest rank's expert time"),
+    )
+    return [
+        Text(said + held.verdict),
+        simple(header, rows).named("serving-experts", "Experts spread over ranks"),
+    ]
+
+
 def _profile_blocks(window: ProfiledWindow | None) -> list[Block]:
     """Return the profiled window: kernels of its steps and of its requests."""
     if window is None:
@@ -264,6 +343,7 @@ def _profile_blocks(window: ProfiledWindow | None) -> list[Block]:
     return [
         Text(describe_window(window)),
         _profile_table(window).named("serving-kernels", "Kernels in profiled steps"),
+        _ranks_table(window).named("serving-ranks", "Ranks of the profiled window"),
         _profiled_requests_table(window).named("serving-request-kernels", "Kernels of profiled requests"),
         Points([("", note) for note in window.notes]),
     ]
@@ -283,6 +363,8 @@ def describe_window(window: ProfiledWindow) -> str:
         parts.append(f"decode steps take {window.cost_ratio:.2f} × their time without the profiler")
     if window.host_gap_ratio is not None:
         parts.append(f"{units.percent(window.host_gap_ratio)} of the step time without kernels")
+    if window.communication_ratio:
+        parts.append(f"{units.percent(window.communication_ratio)} in communication")
     if window.is_salvaged:
         parts.append("the trace ends early")
     return ", ".join(parts) + "."
@@ -301,6 +383,20 @@ def _profile_table(window: ProfiledWindow) -> Table:
         for family in families
     ]
     return simple(columns("steps", "family", "time#", "share#"), rows)
+
+
+def _ranks_table(window: ProfiledWindow) -> Table:
+    rows = [
+        [
+            text(str(one.rank) if one.rank is not None else None),
+            num(one.steps, units.count),
+            num(one.seconds, units.seconds),
+            num(one.communication_ratio, units.percent),
+            num(one.host_gap_ratio, units.percent),
+        ]
+        for one in window.by_rank
+    ]
+    return simple(columns("rank", "steps#", "time of steps#", "communication#", "without kernels#"), rows)
 
 
 def _profiled_requests_table(window: ProfiledWindow) -> Table:

@@ -70,6 +70,8 @@ class LoadPoint:
     ttft_s: LatencyStat | None = None
     tpot_s: LatencyStat | None = None
     itl_s: LatencyStat | None = None
+    token_itl_s: LatencyStat | None = None
+    """Gaps between chunks ÷ the request's tokens per chunk, where chunks hold several tokens (speculative decoding); else ``None``."""
     e2e_s: LatencyStat | None = None
     goodput_per_s: PerSecond | None = None
     """Completed requests per second that met every limit of ``slo``; ``None`` without limits."""
@@ -226,6 +228,18 @@ class ProfiledRequest:
 
 
 @dataclass(slots=True)
+class ProfiledRank:
+    """The steps of one rank of the profiled window."""
+
+    rank: Count | None = None
+    steps: Count = 0
+    seconds: SummedSeconds = 0.0
+    """Of its steps in the trace."""
+    host_gap_ratio: Share | None = None
+    communication_ratio: Share | None = None
+
+
+@dataclass(slots=True)
 class ProfiledWindow:
     """A window of load under the engine's profiler, after the load that was measured without it."""
 
@@ -244,6 +258,9 @@ class ProfiledWindow:
     host_gap_ratio: Share | None = None
     """Time of the steps in which no kernel ran, at least ÷ time of the steps."""
     communication_ratio: Share | None = None
+    """Time of collectives; of the host's (gloo) where no operator works meanwhile."""
+    by_rank: list[ProfiledRank] = field(default_factory=list)
+    """Each rank's steps, where there are several."""
     families: dict[str, list[FamilyTime]] = field(default_factory=dict)
     """``prefill``, ``decode``, ``mixed`` → kernels in such steps."""
     requests: list[ProfiledRequest] = field(default_factory=list)
@@ -251,6 +268,89 @@ class ProfiledWindow:
     """Whether a trace ended early and was read up to there."""
     stop_s: SummedSeconds | None = None
     """How long the engine took to stop its profiler and write the traces."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Disaggregation:
+    """Prefill and decode on different workers, as far as the engine reports it."""
+
+    source: Literal["Dynamo request trace", "SGLang metrics"]
+    requests: Count | None = None
+    """Whose prompt and answer were computed by different workers."""
+    transfer_s: LatencyStat | None = None
+    """Of the KV cache, per request; Dynamo's are estimates. Of metrics the mean only."""
+    bytes_per_s: PerSecond | None = None
+    transfer_bytes: Amount | None = None
+    """Mean per transfer."""
+    alloc_s: SummedSeconds | None = None
+    """Mean time until the decode worker has room."""
+    bootstrap_s: SummedSeconds | None = None
+    """Mean time until both workers are connected."""
+
+
+@dataclass(slots=True)
+class RankBalance:
+    """Load of the busiest rank if the experts of each layer were spread over so many ranks."""
+
+    ranks: Count
+    busiest_ratio: Ratio
+    """Busiest ÷ mean rank with experts in their order, mean over layers. It bounds the gain: balanced is 1."""
+    rebalanced_ratio: Ratio | None = None
+    """The same in the second half of the load with a placement from its first half; ``None``: too few windows."""
+    gain_ratio: Ratio | None = None
+    """Share of the time of the busiest rank's experts that this placement saves in the second half."""
+
+
+@dataclass(slots=True)
+class Routing:
+    """Which experts the routers chose under load."""
+
+    layers: Count
+    experts: Count
+    choices: Count
+    """Of all layers together."""
+    windows: Count
+    busiest_ratio: list[Ratio] = field(default_factory=list)
+    """Busiest ÷ mean expert of each layer."""
+    unused: list[Count] = field(default_factory=list)
+    """Experts of each layer that were never chosen."""
+    drift_ratio: Share | None = None
+    """Share of choices that went to other experts in the second half than in the first (total variation, mean over layers)."""
+    ranks: list[RankBalance] = field(default_factory=list)
+    verdict: str = ""
+
+
+@dataclass(slots=True)
+class Speculation:
+    """Speculative decoding: what is drafted, verified and accepted, and from which batch size on it does not pay."""
+
+    source: Literal["steps", "metrics"]
+    """Step records, or counters of ``/metrics`` between the first and the last sample."""
+    drafts: Count
+    """Verifications: one per request and step."""
+    draft_tokens: Count
+    accepted_tokens: Count
+    accepted_length: Amount
+    """Tokens per verification, the one that the model adds itself included."""
+    acceptance_ratio: Share | None = None
+    """Accepted ÷ drafted tokens."""
+    draft_length: Amount | None = None
+    """Draft tokens per verification."""
+    batch: Amount | None = None
+    """Mean requests per decode step."""
+    step_s: SummedSeconds | None = None
+    """Part of a decode step that does not depend on its positions (fit over decode steps)."""
+    position_s: SummedSeconds | None = None
+    """Cost of one more verified position; ``None``: the steps do not tell."""
+    position_low_s: Number | None = None
+    position_high_s: Number | None = None
+    """95 % interval of the fit."""
+    speedup_ratio: Ratio | None = None
+    """Tokens per second with ÷ without drafts at the measured batch size, by the fit. Time of the draft model that is inside the
+    steps is not saved by the comparison, so this is a lower bound."""
+    break_even_batch: Amount | None = None
+    """Requests per step from which verifying costs more than it saves; ``None``: not known, or never."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -279,6 +379,12 @@ class Serving:
     """(Seconds since the first sample, running requests, waiting requests, KV cache usage), thinned."""
     profile: ProfiledWindow | None = None
     """Kernels inside the steps; ``None``: no profiled window."""
+    disaggregation: Disaggregation | None = None
+    """``None``: the engine reports no transfers between prefill and decode workers."""
+    routing: Routing | None = None
+    """Choices of routers (mixture of experts); ``None``: not recorded."""
+    speculation: Speculation | None = None
+    """``None``: no drafts were reported."""
     definitions: dict[str, str] = field(default_factory=dict)
     """What the tools that made the records call TTFT, TPOT, ITL and E2E, where it differs from ours."""
     notes: list[str] = field(default_factory=list)

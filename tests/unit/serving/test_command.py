@@ -8,7 +8,7 @@ import pytest
 
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.serving.command import _parser, serve_overrides
+from llm_perf_opt.serving.command import _parser, serve_overrides, split_server_arguments
 from llm_perf_opt.stages.serve.config import Arrival, ClientName, EngineName, ServeConfig
 
 
@@ -72,3 +72,23 @@ def test_a_url_and_an_engine_contradict_each_other() -> None:
 def test_values_that_are_none_are_refused(arguments: tuple[str, str]) -> None:
     with pytest.raises(ConfigError):
         composed(*arguments)
+
+
+def test_environment_variables_and_arguments_of_the_server() -> None:
+    own, of_server = split_server_arguments(
+        ["--env", "BIND=0|1", "--env", "LIST=a, b=c", "--", "--max-num-seqs", "8", "--x={'a': 1}"]
+    )
+    config = compose_config(
+        [*serve_overrides(_parser().parse_args(own)), *of_server, "pipeline.serve.env.N=1"]
+    )
+    serve = config.pipeline["serve"]
+    assert isinstance(serve, ServeConfig)
+    assert serve.env == {"BIND": "0|1", "LIST": "a, b=c", "N": "1"}
+    assert serve.args == ["--max-num-seqs", "8", "--x={'a': 1}"]
+    assert split_server_arguments(["--env", "A=1"]) == (["--env", "A=1"], [])
+
+
+@pytest.mark.parametrize("text", ["NAME", "=1", "1A=1", "A B=1"])
+def test_a_variable_needs_a_name_and_a_value(text: str) -> None:
+    with pytest.raises(ConfigError, match="NAME=VALUE"):
+        composed("--env", text)

@@ -48,6 +48,10 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "vllm": "More API servers (`--api-server-count`), CPU cores of their own for them, and a client on a near network.",
         "sglang": "More tokenizer workers (`--tokenizer-worker-num`), CPU cores of their own for them, and a client on a near network.",
     },
+    "speculation": {
+        "vllm": "Draft fewer tokens (`num_speculative_tokens` in `--speculative-config`), or leave speculation out at this load.",
+        "sglang": "Draft fewer tokens (`--speculative-num-draft-tokens`), or leave speculation out at this load.",
+    },
     "prefix": {
         "vllm": "`--enable-prefix-caching`, and requests with a common prefix to the same replica.",
         "sglang": "Keep the radix cache on (no `--disable-radix-cache`), and route by prefix (`sglang-router`).",
@@ -575,6 +579,44 @@ def _find_prefix_misses(found: Analysed, point: Point) -> list[Finding]:
     ]
 
 
+def _find_speculation(found: Analysed, point: Point) -> list[Finding]:
+    """Verifying drafts costs more than it saves at the batch size of this load."""
+    held = found.serving.speculation
+    rest = point.e2e - point.ttft
+    if held is None or held.position_s is None or held.step_s is None or not held.batch or rest <= 0:
+        return []
+    # At the lower end of the cost of a position it must still not pay.
+    low = max(held.position_low_s or 0.0, 0.0)
+    drafted = 1 + (held.draft_length or 0.0)
+    ratio = (
+        held.accepted_length * (held.step_s + low * held.batch) / (held.step_s + low * held.batch * drafted)
+    )
+    if ratio >= 1 or held.speedup_ratio is None:
+        return []
+    gain = (1 - held.speedup_ratio) * rest
+    if not _matters(gain, point.e2e, 0.05):
+        return []
+    return [
+        _finding(
+            "speculation",
+            "Speculative decoding costs more than it saves at this batch size",
+            point,
+            gain,
+            point.e2e,
+            "the mean latency of a request",
+            [
+                f"{units.number(held.accepted_length)} tokens per verification of {units.number(drafted)} positions",
+                f"a verified position costs {units.seconds(held.position_s)}, a step {units.seconds(held.step_s)} without any",
+                f"{units.number(held.batch)} requests per step; break-even at {units.number(held.break_even_batch)}",
+            ],
+            "(1 − tokens per second with ÷ without drafts, by the fitted step times) × time after the first token",
+            _advice(found, "speculation"),
+            phase="decode",
+            confidence="medium",
+        )
+    ]
+
+
 def _find_template(found: Analysed, point: Point) -> list[Finding]:
     """The chat template adds more tokens than the messages have."""
     sent, counted, own = point.load.planned_prompt_tokens, point.load.prompt_tokens, point.first.own_prefill
@@ -609,4 +651,5 @@ _RULES: tuple[Rule, ...] = (
     _find_stalls,
     _find_front_end,
     _find_prefix_misses,
+    _find_speculation,
 )

@@ -10,15 +10,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llm_perf_opt.analysis.cpu import class_of
+from llm_perf_opt.analysis.intervals import IntervalSet, complement, from_disjoint, intersect, union
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.serving.matching import Matches, match_requests
-from llm_perf_opt.captures.serving.records import Requests, Steps
+from llm_perf_opt.captures.serving.records import Bool, Requests, Steps
 from llm_perf_opt.captures.timeline import OpKind, Timeline
-from llm_perf_opt.summary.serving import FamilyTime, ProfiledRequest, ProfiledWindow
+from llm_perf_opt.summary.serving import FamilyTime, ProfiledRank, ProfiledRequest, ProfiledWindow
 
 _STEP = re.compile(r"execute_(?:context_)?(\d+)\((\d+)[^)]*\)_generation_(\d+)\((\d+)[^)]*\)")
 """vLLM's mark of a step: requests (tokens) with prompt, requests (tokens) that decode."""
 _COMMUNICATION = "communication"
+_COLLECTIVE = re.compile(r"^(?:gloo|ucc|mpi):", re.IGNORECASE)
+"""A collective of the host; its call is an operator of ``torch.distributed``."""
+_COLLECTIVE_CALL = re.compile(r"^_?c10d(?:_functional)?::", re.IGNORECASE)
 _LEAST_MATCHED = 0.5
 COPIES = "copies"
 
@@ -89,8 +93,13 @@ def _add_device_work(timeline: Timeline, marks: Mapping[int, TraceStep]) -> None
 
 
 def _add_host_work(timeline: Timeline, marks: Mapping[int, TraceStep]) -> None:
-    """Add the own time of operators on the step's thread: an engine on a CPU has no kernels."""
+    """Add the own time of operators on the step's thread: an engine on a CPU has no kernels.
+
+    Collectives of the host (gloo) run on a thread of their own while the step's thread waits; they count where no operator works.
+    """
     spans = timeline.operators
+    is_call = np.array([_COLLECTIVE_CALL.match(name) is not None for name in timeline.names], bool)
+    talking = _host_collectives(timeline, is_call)
     for row, step in marks.items():
         start, end = int(timeline.ranges.start_ns[row]), int(timeline.ranges.end_ns[row])
         inside = np.flatnonzero(
@@ -98,6 +107,7 @@ def _add_host_work(timeline: Timeline, marks: Mapping[int, TraceStep]) -> None:
         )
         open_spans: list[int] = []
         own: dict[int, int] = {}
+        parents: set[int] = set()
         for place in inside.tolist():
             while open_spans and int(spans.end_ns[open_spans[-1]]) <= int(spans.start_ns[place]):
                 open_spans.pop()
@@ -105,10 +115,34 @@ def _add_host_work(timeline: Timeline, marks: Mapping[int, TraceStep]) -> None:
             own[place] = length
             if open_spans:
                 own[open_spans[-1]] -= length
+                parents.add(open_spans[-1])
             open_spans.append(place)
+        if len(talking):
+            at_work = np.array(
+                [at for at in own if at not in parents and not is_call[spans.name[at]]], np.int64
+            )
+            step_span = from_disjoint(np.array([start]), np.array([end]))
+            working = union(spans.start_ns[at_work], spans.end_ns[at_work])
+            talk = complement(working, intersect(talking, step_span)).length_ns
+            if talk:
+                step.families[_COMMUNICATION] = talk / 1e9
         for place, length in own.items():
+            if is_call[spans.name[place]]:
+                continue
             kind = class_of(timeline.names[int(spans.name[place])])
             step.families[kind] = step.families.get(kind, 0.0) + max(length, 0) / 1e9
+
+
+def _host_collectives(timeline: Timeline, is_call: Bool) -> IntervalSet:
+    """Return when a collective of the host ran or was being started."""
+    ranges, spans = timeline.ranges, timeline.operators
+    annotated = np.array([_COLLECTIVE.match(name) is not None for name in timeline.names], bool)
+    rows = annotated[ranges.name] if len(ranges) else np.zeros(0, bool)
+    calls = is_call[spans.name] if len(spans) else np.zeros(0, bool)
+    return union(
+        np.concatenate([ranges.start_ns[rows], spans.start_ns[calls]]),
+        np.concatenate([ranges.end_ns[rows], spans.end_ns[calls]]),
+    )
 
 
 def match_trace(found: Sequence[TraceStep], steps: Steps) -> int:
@@ -132,9 +166,11 @@ def match_trace(found: Sequence[TraceStep], steps: Steps) -> int:
 def describe_window(
     timelines: Sequence[Timeline], steps: Steps | None, requests: Requests | None, unprofiled: Steps | None
 ) -> ProfiledWindow:
-    """Return what ran in the window, by kind of step and by request; rank 0 is used, other ranks are only counted."""
+    """Return what ran in the window, by kind of step and by request of the first rank, and the steps of each rank."""
     ranks = [find_steps(one) for one in timelines]
     window = ProfiledWindow(ranks=len(timelines))
+    if len(timelines) > 1:
+        window.by_rank = [_rank(one, found) for one, found in zip(timelines, ranks, strict=True)]
     lengths = sorted({len(found) for found in ranks})
     if len(lengths) > 1:
         window.notes.append(
@@ -147,15 +183,13 @@ def describe_window(
             "The trace has no marks of engine steps, so that its kernels cannot be given to steps."
         )
         return window
-    window.seconds = sum(one.seconds for one in found)
+    whole = _rank(timelines[0], found)
+    window.seconds, window.host_gap_ratio = whole.seconds, whole.host_gap_ratio
+    window.communication_ratio = whole.communication_ratio
     for kind in ("prefill", "decode", "mixed"):
         chosen = [one for one in found if one.kind == kind]
         if chosen:
             window.families[kind] = _families(chosen, [1.0] * len(chosen))
-    busy = sum(sum(one.families.values()) for one in found)
-    window.host_gap_ratio = max(0.0, 1 - busy / window.seconds) if window.seconds else None
-    talk = sum(one.families.get(_COMMUNICATION, 0.0) for one in found)
-    window.communication_ratio = min(talk / window.seconds, 1.0) if window.seconds else None
     if steps is None or not len(steps):
         window.notes.append(
             "There are no step records of the window, so that kernels cannot be given to requests."
@@ -171,6 +205,19 @@ def describe_window(
     if requests is not None and len(requests) and steps.is_placed:
         window.requests = _requests(found, steps, requests)
     return window
+
+
+def _rank(timeline: Timeline, found: Sequence[TraceStep]) -> ProfiledRank:
+    """Return the steps of one rank as a whole."""
+    number = timeline.facts.get("rank")
+    one = ProfiledRank(number if isinstance(number, int) else None, len(found))
+    one.seconds = sum(step.seconds for step in found)
+    if one.seconds:
+        busy = sum(sum(step.families.values()) for step in found)
+        talk = sum(step.families.get(_COMMUNICATION, 0.0) for step in found)
+        one.host_gap_ratio = max(0.0, 1 - busy / one.seconds)
+        one.communication_ratio = min(talk / one.seconds, 1.0)
+    return one
 
 
 def _families(steps: Sequence[TraceStep], shares: Sequence[float]) -> list[FamilyTime]:

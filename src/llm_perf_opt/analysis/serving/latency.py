@@ -38,6 +38,8 @@ _CONTRADICTION = 1.25
 _LEAST_SPAN_S = 1e-6
 """A shorter measurement is none."""
 _BLOCKS, _LEAST_PER_BLOCK = 10, 10
+_SEVERAL_TOKENS = 1.1
+"""Tokens per chunk from which gaps are also given per token."""
 
 
 def parse_slo(text: str) -> dict[str, float]:
@@ -138,6 +140,17 @@ def _gaps_of(requests: Requests, mask: Bool) -> Float64:
     return gaps[inside & mask[owner]]
 
 
+def _token_gaps(requests: Requests, done: Bool) -> LatencyStat | None:
+    """Return the gaps per token where chunks hold several: a gap before three tokens is not the latency of one."""
+    chunks = np.diff(requests.token_offset)
+    known = done & (chunks > 1) & (requests.output_tokens > 1)
+    if not known.any() or requests.output_tokens[known].sum() < _SEVERAL_TOKENS * chunks[known].sum():
+        return None
+    tokens = np.where(known, (requests.output_tokens - 1) / np.maximum(chunks - 1, 1), 1.0)
+    gaps = [_gaps_of(requests, np.arange(len(chunks)) == row) / tokens[row] for row in np.flatnonzero(known)]
+    return describe_latency(np.concatenate(gaps))
+
+
 def _late_by(requests: Requests) -> Float64:
     """How late each request was sent; never negative."""
     return np.maximum(requests.sent_s - requests.scheduled_s, 0.0)
@@ -210,6 +223,7 @@ def _fill_from_requests(load: LoadRecord, requests: Requests, chosen: Bool, slo:
     point.ttft_s = describe_latency(ttft[done])
     point.tpot_s = describe_latency(tpot[done])
     point.itl_s = describe_latency(_gaps_of(requests, done))
+    point.token_itl_s = _token_gaps(requests, done)
     point.e2e_s = describe_latency(e2e[done])
     if not np.isnan(requests.answer_ttft_s[done]).all():
         answer = np.where(np.isnan(requests.answer_ttft_s), requests.ttft_s, requests.answer_ttft_s) + shift

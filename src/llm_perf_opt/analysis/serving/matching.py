@@ -106,6 +106,8 @@ def merge_steps(tables: Sequence[Steps]) -> Steps | None:
         member_step=rows("member_step"),
         member_id=[name for one in chosen for name in one.member_id],
         member_tokens=np.concatenate([one.member_tokens for one in chosen]),
+        spec_step=rows("spec_step"),
+        spec_counts=np.concatenate([one.spec_counts for one in chosen]),
         finished=Finished(
             id=[name for one in ends for name in one.id],
             step=place[

@@ -19,9 +19,19 @@ from llm_perf_opt.analysis.serving.parts import (
     slowest_requests,
     split_requests,
 )
+from llm_perf_opt.analysis.serving.speculation import describe_speculation
 from llm_perf_opt.captures.serving.records import Float64, Requests, ServingRecords, Steps
 from llm_perf_opt.core import units
-from llm_perf_opt.summary.serving import ClientUse, LoadPoint, Serving, StepGroup, StepStats, TimeParts
+from llm_perf_opt.summary.serving import (
+    ClientUse,
+    Disaggregation,
+    LatencyStat,
+    LoadPoint,
+    Serving,
+    StepGroup,
+    StepStats,
+    TimeParts,
+)
 
 _LEAST_COVERAGE = 0.5
 """Parts are given where at least this share of the requests was matched."""
@@ -73,6 +83,8 @@ def analyse_serving(records: ServingRecords, slo: Mapping[str, float] | None = N
     serving.knee = find_knee(serving.load)
     serving.client = _client(records, serving.load)
     found.hit_ratio = _hit_ratio(records)
+    serving.speculation = describe_speculation(found.steps, records.samples)
+    serving.disaggregation = _disaggregation(records)
     return found
 
 
@@ -214,6 +226,58 @@ def _client(records: ServingRecords, points: list[LoadPoint]) -> ClientUse | Non
         # Requests that wait in the server: the server is the limit, and the client's limit of requests in flight is secondary.
         bottleneck=any(one.client_bound and one.server.get("mean_waiting", 0.0) < 1 for one in points),
     )
+
+
+def _disaggregation(records: ServingRecords) -> Disaggregation | None:
+    """Return transfers between prefill and decode workers; ``None`` where none are reported."""
+    if records.disaggregated:
+        return Disaggregation(
+            "Dynamo request trace",
+            records.disaggregated,
+            describe_latency(np.array(records.transfers_s, np.float64)),
+        )
+    found = {name: _transfer_mean(records, f"sglang:kv_transfer_{name}") for name in _TRANSFER_UNITS}
+    if all(value is None for value in found.values()):
+        return None
+    known = {name: value * _TRANSFER_UNITS[name] for name, value in found.items() if value is not None}
+    latency = known.get("latency_ms")
+    return Disaggregation(
+        "SGLang metrics",
+        transfer_s=LatencyStat(mean=latency) if latency is not None else None,
+        bytes_per_s=known.get("speed_gb_s"),
+        transfer_bytes=known.get("total_mb"),
+        alloc_s=known.get("alloc_ms"),
+        bootstrap_s=known.get("bootstrap_ms"),
+    )
+
+
+_TRANSFER_UNITS = {
+    "latency_ms": 1e-3,
+    "speed_gb_s": 1e9,
+    "total_mb": 1e6,
+    "alloc_ms": 1e-3,
+    "bootstrap_ms": 1e-3,
+}
+
+
+def _transfer_mean(records: ServingRecords, name: str) -> float | None:
+    """Return the mean of a metric during the samples: of a histogram by its sums, of a gauge over its values above zero."""
+    total = count = 0.0
+    values: list[float] = []
+    for one in records.samples:
+        sums, counts = (one.transfers.get(f"{name}_{part}") for part in ("sum", "count"))
+        if sums is not None and counts is not None:
+            known = np.flatnonzero(~np.isnan(sums) & ~np.isnan(counts))
+            if len(known):
+                first = known[0] if len(known) > 1 else None
+                total += float(sums[known[-1]]) - (float(sums[first]) if first is not None else 0.0)
+                count += float(counts[known[-1]]) - (float(counts[first]) if first is not None else 0.0)
+        elif name in one.transfers:
+            gauge = one.transfers[name]
+            values += gauge[gauge > 0].tolist()
+    if count > 0 and total >= 0:
+        return total / count
+    return float(np.mean(values)) if values else None
 
 
 def _hit_ratio(records: ServingRecords) -> float | None:

@@ -43,6 +43,10 @@ class ClientContent:
     slo: dict[str, float] = field(default_factory=dict)
     """Limits in seconds that the load was sent with."""
     definitions: dict[str, str] = field(default_factory=dict)
+    disaggregated: int = 0
+    """Requests whose prompt and answer were computed by different workers."""
+    transfers_s: list[float] = field(default_factory=list)
+    """Estimated times in which their KV cache was sent."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -660,6 +664,12 @@ def _read_dynamo_trace(objects: Iterable[Object], content: ClientContent) -> Non
             server_queue_s=seconds_or_nan(held.get("prefill_wait_time_ms"), 1e-3),
             server_prefill_s=seconds_or_nan(held.get("prefill_time_ms"), 1e-3),
         )
+        worker = _object(held.get("worker"))
+        first, second = worker.get("prefill_worker_id"), worker.get("decode_worker_id")
+        if first is not None and second is not None and first != second:
+            content.disaggregated += 1
+            transfer = seconds_or_nan(held.get("kv_transfer_estimated_latency_ms"), 1e-3)
+            content.transfers_s += [transfer] if transfer == transfer else []
     content.definitions["Dynamo request trace"] = (
         "Times are the frontend's: the network to the client is not in them."
     )

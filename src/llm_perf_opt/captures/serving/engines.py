@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from llm_perf_opt.captures.serving.records import (
     LATEST_S,
@@ -26,6 +27,7 @@ Object = Mapping[str, Any]
 OWN_STEPS = "llm-perf-opt.serve.steps"
 """Value of ``format`` in the first line of ``serve/steps.jsonl``."""
 OWN_METRICS = "llm-perf-opt.serve.metrics"
+OWN_ROUTING = "llm-perf-opt.serve.routing"
 
 
 @dataclass(slots=True)
@@ -112,12 +114,19 @@ def _read_vllm_steps(objects: Iterable[Object], content: EngineContent) -> None:
             first_tokens=len(waits) if has_waits else -1,
             waits_s=waits,
         )
+        _add_speculation(content.rows, row, state.get("spec", state.get("spec_decoding_stats")))
         for finished in _finished(statistics.get("finished_requests")):
             _add_finished(content.rows, row, finished)
     if clock_only:
         content.notes.append(
             f"{clock_only} steps are placed by the time they were written, not by vLLM's own time stamp."
         )
+
+
+def _add_speculation(rows: StepRows, row: int, value: object) -> None:
+    held = _object(value)
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    rows.add_speculation(row, *(count_or_missing(held.get(name)) for name in names))
 
 
 def _least0(held: Object, key: str) -> int:
@@ -441,6 +450,30 @@ def _add_own_step(rows: StepRows, step: _OwnStep) -> None:
         _add_finished(rows, row, finished)
 
 
+# Choices of routers.
+
+
+class _Choices(msgspec.Struct):
+    """A line of ``serve/routing.jsonl``: choices of every expert in every layer since the line before."""
+
+    counts: list[list[Count]]
+
+
+def read_routing(lines: Iterable[bytes]) -> list[npt.NDArray[np.int64]]:
+    """Return the windows of choices in order, each layers × experts; lines of another shape are left out."""
+    decoder, found = msgspec.json.Decoder(_Choices), list[npt.NDArray[np.int64]]()
+    for line in lines:
+        try:
+            counts = decoder.decode(line).counts
+        except (ValueError, RecursionError):  # the header, or a truncated line
+            continue
+        if counts and counts[0] and len({len(layer) for layer in counts}) == 1:
+            found.append(np.array(counts, np.int64))
+    # The end of a server may cut its last window.
+    whole = max((window.shape for window in found), default=None)
+    return [window for window in found if window.shape == whole]
+
+
 # Samples of /metrics.
 
 _SAMPLE_LINE = re.compile(
@@ -453,8 +486,16 @@ _GAUGES = {
     "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries"),
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits"),
+    "drafts": ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts"),
+    "draft_tokens": ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens"),
+    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens"),
 }
 """Column → names under which engines export it, the first that is there counts."""
+_TRANSFERS = tuple(
+    f"sglang:kv_transfer_{name}"
+    for name in ("latency_ms", "speed_gb_s", "total_mb", "alloc_ms", "bootstrap_ms")
+)
+"""Of prefill and decode workers; a gauge, or a histogram whose sum and count are exported."""
 
 
 def is_prometheus(text: str) -> bool:
@@ -517,7 +558,13 @@ def sample_table(samples: Sequence[tuple[float, Mapping[str, float]]]) -> Sample
         )
         for column, names in _GAUGES.items()
     }
-    return Samples(time_s=np.array([at for at, _ in ordered], np.float64), **columns)
+    transfers = {
+        name: np.array([values.get(name, NAN) for _, values in ordered], np.float64)
+        for base in _TRANSFERS
+        for name in (base, f"{base}_sum", f"{base}_count")
+        if any(name in values for _, values in ordered)
+    }
+    return Samples(time_s=np.array([at for at, _ in ordered], np.float64), transfers=transfers, **columns)
 
 
 _StepReader = Callable[[Iterable[Any], EngineContent], None]

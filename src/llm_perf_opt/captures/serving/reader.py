@@ -127,6 +127,8 @@ def _read_one(path: Path, records: ServingRecords, tables: list[Requests], offse
         records.client_capacity_per_s = records.client_capacity_per_s or client.capacity_per_s
         records.slo |= client.slo
         records.definitions |= client.definitions
+        records.disaggregated += client.disaggregated
+        records.transfers_s += client.transfers_s
         records.engine, records.version = records.engine or client.engine, records.version or client.version
         records.notes += [f"{path.name}: {note}" for note in client.notes]
     records.kinds.append(found.kind)

@@ -148,6 +148,10 @@ class Steps:
     finished: Finished
     placement_s: float = 0.0
     """Uncertainty of where the steps lie on their own clock."""
+    spec_step: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Row of the step, for each entry of ``spec_counts``: steps that verified drafts."""
+    spec_counts: Int64 = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    """Drafts (one per request), draft tokens, accepted draft tokens."""
 
     def __len__(self) -> int:
         return len(self.duration_s)
@@ -169,6 +173,12 @@ class Samples:
     preemptions: Float64
     prefix_queries: Float64
     prefix_hits: Float64
+    drafts: Float64
+    """Verifications of speculative decoding, one per request and step."""
+    draft_tokens: Float64
+    accepted_tokens: Float64
+    transfers: dict[str, Float64] = field(default_factory=dict)
+    """Metric of KV transfers between prefill and decode workers, as its engine names it → values; empty: not reported."""
 
     def __len__(self) -> int:
         return len(self.time_s)
@@ -202,6 +212,10 @@ class ServingRecords:
     slo: dict[str, float] = field(default_factory=dict)
     """Limits in seconds that the load was sent with."""
     definitions: dict[str, str] = field(default_factory=dict)
+    disaggregated: int = 0
+    """Requests whose prompt and answer were computed by different workers."""
+    transfers_s: list[float] = field(default_factory=list)
+    """Estimated times in which their KV cache was sent."""
     notes: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     """Formats that were found, in the order of the files."""
@@ -355,6 +369,7 @@ class StepRows:
         self._waits: list[tuple[int, float]] = []
         self._members: list[tuple[int, int]] = []
         self._member_id: list[str] = []
+        self._speculation: list[tuple[int, int, int, int]] = []
         self._finished_id: list[str] = []
         self._finished_int: list[tuple[int, int, int, int, int]] = []
         self._finished_float: list[tuple[float, float, float, float]] = []
@@ -401,6 +416,11 @@ class StepRows:
         self._members.append((row, prompt_tokens))
         self._member_id.append(request_id)
 
+    def add_speculation(self, row: int, drafts: int, draft_tokens: int, accepted: int) -> None:
+        """Record what a step verified; impossible counts are left out."""
+        if drafts > 0 and 0 <= accepted <= draft_tokens:
+            self._speculation.append((row, drafts, draft_tokens, accepted))
+
     def add_finished(
         self,
         row: int,
@@ -430,6 +450,7 @@ class StepRows:
         whole, real = whole[order], real[order]
         waits = np.array([row for row, _ in self._waits], np.int64)
         members = np.array(self._members, np.int64).reshape(-1, 2)
+        drafts = np.array(self._speculation, np.int64).reshape(-1, 4)
         ends = np.array(self._finished_int, np.int64).reshape(-1, 5)
         times = np.array(self._finished_float, np.float64).reshape(-1, 4)
         return Steps(
@@ -451,6 +472,8 @@ class StepRows:
             member_step=place[members[:, 0]],
             member_id=self._member_id,
             member_tokens=members[:, 1].copy(),
+            spec_step=place[drafts[:, 0]],
+            spec_counts=drafts[:, 1:].copy(),
             finished=Finished(
                 id=self._finished_id,
                 step=place[ends[:, 0]],

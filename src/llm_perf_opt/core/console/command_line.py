@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from llm_perf_opt.core import units
 from llm_perf_opt.core.console.logs import discard_output, safe_streams
 from llm_perf_opt.core.console.signals import (
     Interrupted,
@@ -228,3 +230,27 @@ def _machine_failed(error: OSError) -> ToolError | None:
     return ToolError(
         f"{name}: {error.strerror or error}", hint="check the path, its permissions and the disk", path=name
     )
+
+
+_TIME_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def duration(text: str) -> float:
+    """Parse ``90s``, ``10m``, ``2h``; a number without a unit is rejected as ambiguous."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
+    if found is not None and found[2] is None:
+        raise argparse.ArgumentTypeError(f"'{text}' has no unit: write {text}s, {text}m or {text}h")
+    seconds = float(found[1]) * _TIME_UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= _MOST_TIMEOUT_S:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a duration: use 90s, 10m or 2h (at most {units.seconds(_MOST_TIMEOUT_S)})"
+        )
+    return seconds
+
+
+def percentage(text: str) -> float:
+    """Parse ``2%`` or ``0.02``."""
+    value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError("must be at least 0% and below 100%")
+    return value

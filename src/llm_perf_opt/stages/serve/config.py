@@ -20,7 +20,7 @@ _MOST_CONCURRENCY = 100_000
 MOST_PER_S = 1_000_000.0
 _MOST_TOKENS = 10_000_000
 _MOST_S = 30 * 86_400.0
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class EngineName(StrEnum):
@@ -142,6 +142,8 @@ class ServeConfig(StageConfig):
     """Measure the capacity of the client against a stub server before the load."""
     step_records: bool = True
     """Record the steps of a started engine where it can without a profiler (vLLM: a statistics plug-in)."""
+    routing: bool = False
+    """Record which experts are chosen under load (``transformers``, mixture-of-experts models); costs some time per step."""
     profile: bool = False
     """After the load, repeat its last point under the engine's profiler: kernels of steps and requests (vLLM)."""
     profile_requests: int = 8
@@ -258,7 +260,7 @@ def _check_load(config: ServeConfig) -> None:
 
 def _check_names(config: ServeConfig) -> None:
     for name in (*config.env, *([config.api_key_env] if config.api_key_env is not None else [])):
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE.fullmatch(name):
             where = "api_key_env" if name == config.api_key_env else "env"
             raise _refuse(
                 where, f"'{name if where == 'env' else 'its value'}' is not the name of a variable",

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,6 +45,8 @@ class ServerSettings:
     profile_dir: Path | None = None
     """Where the engine's profiler writes its traces; ``None``: it is not used."""
     profile_steps: int = 64
+    routing_file: Path | None = None
+    """Where the choices of routers go; ``None``: not wanted."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -118,6 +120,48 @@ class Engine(ABC):
         """Return the version from the server's log."""
         return None
 
+    def logged_options(self, log: str) -> dict[str, str]:
+        """Return values of options that the server's log names: option → value."""
+        return {}
+
+
+_ALIASES = {"-tp": "--tensor-parallel-size", "-dp": "--data-parallel-size", "-pp": "--pipeline-parallel-size"}
+
+
+def option_name(word: str) -> str:
+    """Return the option that a word sets: ``--no-x`` and ``--x`` set the same one."""
+    name = word.partition("=")[0]
+    name = _ALIASES.get(name, name)
+    return f"--{name[5:]}" if name.startswith("--no-") else name
+
+
+def read_options(words: Sequence[str]) -> dict[str, str]:
+    """Return option → value of arguments, the last one of each; switches have ``true`` or ``false``."""
+    found: dict[str, str] = {}
+    for group in _option_groups(words):
+        name, sign, value = group[0].partition("=")
+        given = value if sign else " ".join(group[1:])
+        found[option_name(name)] = given or ("false" if name.startswith("--no-") else "true")
+    return found
+
+
+def merge_options(words: Sequence[str], changes: Sequence[str]) -> list[str]:
+    """Return the arguments with ``changes`` in place of the same options."""
+    changed = {option_name(word) for word in changes if word.startswith("-")}
+    kept = [group for group in _option_groups(words) if option_name(group[0]) not in changed]
+    return [*(word for group in kept for word in group), *changes]
+
+
+def _option_groups(words: Sequence[str]) -> list[list[str]]:
+    """Return each option with the words of its value; words before the first option are groups of their own."""
+    groups: list[list[str]] = []
+    for word in words:
+        if groups and groups[-1][0].startswith("-") and not re.match(r"--?[A-Za-z]", word):
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return groups
+
 
 class TransformersEngine(Engine):
     """``transformers serve`` with continuous batching; the cache is bounded, because the default takes all memory."""
@@ -135,7 +179,7 @@ class TransformersEngine(Engine):
     def command(self, server: ServerSettings) -> list[str]:
         """Return the command; a server of this environment is started through the step-recording module."""
         command = super().command(server)
-        if server.steps_file is not None and not self.config.executable:
+        if (server.steps_file or server.routing_file) and not self.config.executable:
             command[2] = transformers_steps.__name__
         return command
 
@@ -144,6 +188,8 @@ class TransformersEngine(Engine):
         found = dict(self.config.env)
         if server.steps_file is not None and not self.config.executable:
             found[transformers_steps.VARIABLE] = str(server.steps_file)
+        if server.routing_file is not None and not self.config.executable:
+            found[transformers_steps.ROUTING_VARIABLE] = str(server.routing_file)
         return found
 
     def arguments(self, server: ServerSettings) -> list[str]:
@@ -238,6 +284,17 @@ class VllmEngine(Engine):
             r"\(v(\d[\w.+]*)\) with config", log
         )
         return found[1].rstrip(".") if found else None
+
+    def logged_options(self, log: str) -> dict[str, str]:
+        """Return the limits of the scheduler and the caches, as vLLM logs them at its start."""
+        patterns = {
+            "--max-num-batched-tokens": r"max_num_batched_tokens=(\d{1,9})",
+            "--enable-prefix-caching": r"enable_prefix_caching=(True|False)",
+            "--enable-chunked-prefill": r"enable_chunked_prefill=(True|False)",
+            "--enforce-eager": r"enforce_eager=(True|False)",
+        }
+        found = {name: re.search(pattern, log) for name, pattern in patterns.items()}
+        return {name: match[1].lower() for name, match in found.items() if match is not None}
 
 
 class SglangEngine(Engine):

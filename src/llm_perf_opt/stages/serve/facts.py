@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.analysis.serving.routing import describe_routing
+from llm_perf_opt.captures.serving.engines import read_routing
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import read_document
 from llm_perf_opt.core.layout import own_files
@@ -22,6 +24,7 @@ REQUESTS = "requests.jsonl"
 METRICS = "metrics.jsonl"
 STEPS = "steps.jsonl"
 STEPS_LOG = "steps.log"
+ROUTING = "routing.jsonl"
 SERVER = "server.json"
 _OTHER_CLIENTS = ("aiperf", "guidellm", "vllm_bench")
 """How result files of other clients begin."""
@@ -47,9 +50,12 @@ def read_facts(run_dir: Path) -> Facts:
 
 
 def _with_window(read: Callable[[], Facts], run_dir: Path, steps: Sequence[Path]) -> Facts:
-    """Add the profiled window to the facts of the unprofiled load; problems give a note."""
+    """Add the routers' choices and the profiled window to the facts of the unprofiled load; problems give a note."""
     facts = read()
     folder = run_dir / NAME
+    choices = own_files(run_dir, NAME, [folder / ROUTING])
+    if facts.serving is not None and choices:
+        facts.serving.routing = describe_routing(read_routing(read_document(choices[0]).splitlines()))
     documents = own_files(run_dir, NAME, [folder / PROFILE])
     if facts.serving is None or not documents:
         return facts

@@ -207,9 +207,16 @@ class Server:
 
     @contextlib.contextmanager
     def running(
-        self, argv: Sequence[str], env: dict[str, str], log_dir: Path, config: ServeConfig, cwd: Path
+        self,
+        argv: Sequence[str],
+        env: dict[str, str],
+        log_dir: Path,
+        config: ServeConfig,
+        cwd: Path,
+        *,
+        wait: bool = True,
     ) -> Iterator[Server]:
-        """Start the server and wait until it is healthy; all its processes are ended afterwards."""
+        """Start the server; all its processes are ended afterwards. ``wait``: until it is healthy."""
         began = self._began = time.monotonic()
         process = BackgroundProcess(
             argv,
@@ -223,8 +230,9 @@ class Server:
         with process:
             self._process = process
             try:
-                self.wait_until_healthy(config.start_timeout_s)
-                self.ready_s = time.monotonic() - began
+                if wait:
+                    self.wait_until_healthy(config.start_timeout_s)
+                    self.ready_s = time.monotonic() - began
                 yield self
             finally:
                 requested = time.monotonic()

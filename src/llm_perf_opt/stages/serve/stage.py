@@ -39,7 +39,7 @@ from llm_perf_opt.stages.serve.config import (
     parsed_slo,
 )
 from llm_perf_opt.stages.serve.engines import ServerSettings, make_engine
-from llm_perf_opt.stages.serve.facts import METRICS, REQUESTS, SERVER, STEPS, STEPS_LOG, read_facts
+from llm_perf_opt.stages.serve.facts import METRICS, REQUESTS, ROUTING, SERVER, STEPS, STEPS_LOG, read_facts
 from llm_perf_opt.stages.serve.load import (
     PlannedRequest,
     Vocabulary,
@@ -98,6 +98,15 @@ class ServeStage(Stage):
             *_client_problems(config),
             *_model_problems(context.config, config),
         ]
+        if config.routing and (config.engine is not EngineName.transformers or config.executable):
+            found.append(
+                Problem(
+                    "error",
+                    f"{key_of('routing')}: choices of routers are recorded from `transformers serve` of this environment only",
+                    f"set {key_of('routing')}=false",
+                    key_of("routing"),
+                )
+            )
         if (reason := key_problems(config)) is not None:
             found.append(Problem("error", reason, f"set {key_of('profile')}=false", key_of("profile")))
         others = [name for name, stage in context.config.pipeline.items() if stage.enable and name != NAME]
@@ -116,7 +125,7 @@ class ServeStage(Stage):
         lines = []
         if engine.is_started:
             named = served_checkpoint(context.config, config)
-            settings = _settings(
+            settings = server_settings(
                 context.config,
                 config,
                 named or str(_checkpoint_dir(context)),
@@ -183,9 +192,10 @@ def _checkpoint_dir(context: StageContext) -> Path:
     return context.artifacts.root / "tmp" / NAME / "checkpoint"
 
 
-def _settings(
+def server_settings(
     config: AppConfig, serve: ServeConfig, checkpoint: str, port: int, steps: Path
 ) -> ServerSettings:
+    """Return the settings of a server that this load needs."""
     longest = (serve.prompt_tokens_max or serve.prompt_tokens) + (serve.new_tokens_max or serve.new_tokens)
     return ServerSettings(
         checkpoint=checkpoint,
@@ -198,6 +208,7 @@ def _settings(
         steps_file=steps if serve.step_records else None,
         profile_dir=steps.parent / TRACES if serve.profile else None,
         profile_steps=serve.profile_steps,
+        routing_file=steps.parent / ROUTING if serve.routing else None,
     )
 
 
@@ -303,7 +314,7 @@ class _Run:
                 folder = self.context.artifacts.tmp_dir(NAME) / "checkpoint"
                 checkpoint = str(write_checkpoint(app, folder))
         engine = make_engine(config)
-        settings = _settings(app, config, checkpoint, free_port(config.port), self.folder / STEPS)
+        settings = server_settings(app, config, checkpoint, free_port(config.port), self.folder / STEPS)
         self.prepared = prepare(engine, settings)
         self.model = engine.model_name(checkpoint)
         return read_vocabulary(Path(checkpoint) if Path(checkpoint).is_dir() else None)
@@ -327,8 +338,8 @@ class _Run:
             return
         port = self.prepared.settings.port
         self.server = Server(engine, f"http://127.0.0.1:{port}", api_key=self.api_key)
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / STEPS).unlink()
+        for name in (STEPS, ROUTING):
+            (self.folder / name).unlink(missing_ok=True)
         with contextlib.ExitStack() as stack:
             with self.context.progress.task(f"starting {self.config.engine.value}"):
                 stack.enter_context(
@@ -579,6 +590,8 @@ class _Run:
         if self.sampler is not None:
             self.notes += [f"{url}: {reason}" for url, reason in self.sampler.failures.items()]
         written += self._steps()
+        if self.config.routing and (self.folder / ROUTING).is_file():
+            written.append(self.folder / ROUTING)
         written.append(atomic_write_json(self.folder / SERVER, self._server_document()))
         logs = [
             self.folder / f"{name}.log"

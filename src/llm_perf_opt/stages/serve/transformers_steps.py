@@ -18,9 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.captures.serving.engines import OWN_STEPS
+from llm_perf_opt.captures.serving.engines import OWN_ROUTING, OWN_STEPS
 
 VARIABLE = "LLM_PERF_OPT_TRANSFORMERS_STEPS"
+ROUTING_VARIABLE = "LLM_PERF_OPT_TRANSFORMERS_ROUTING"
+"""Names the file of the routers' choices; without it they are not recorded."""
+_ROUTING_S = 0.5
+"""Seconds of a window of choices."""
 _MOST_QUEUED = 65536
 _MOST_BYTES = 2 << 30
 _FLUSH_S = 0.2
@@ -31,6 +35,7 @@ class StepFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.failed, self.dropped = path, False, 0
+        self.before_close: Callable[[], None] = lambda: None
         self._lines: deque[dict[str, Any]] = deque()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="llm-perf-opt-steps", daemon=True)
@@ -45,6 +50,7 @@ class StepFile:
 
     def close(self) -> None:
         """Write queued lines and stop."""
+        self.before_close()
         self._over.set()
         self._thread.join(5)
 
@@ -156,6 +162,61 @@ class StepRecorder:
         self._put(line)
 
 
+class RoutingRecorder:
+    """Counts the choices of routers: every module of experts gets the indices of the chosen ones."""
+
+    def __init__(self, put: Callable[[dict[str, Any]], None], clock: Callable[[], float] = time.time) -> None:
+        self._put, self._clock = put, clock
+        self._layers: dict[int, int] = {}
+        """Module → layer, in the order of the first pass."""
+        self._counts: dict[int, Any] = {}
+        self._since = clock()
+
+    def hook(self, module: Any, arguments: tuple[Any, ...]) -> None:
+        """Count the choices of one call; called before every module's own forward."""
+        experts = getattr(module, "num_experts", None)
+        if not isinstance(experts, int) or len(arguments) < 2 or "Experts" not in type(module).__name__:
+            return
+        chosen = arguments[1]
+        if getattr(chosen, "is_floating_point", lambda: True)():
+            return
+        layer = self._layers.setdefault(id(module), len(self._layers))
+        if layer == 0 and self._clock() - self._since >= _ROUTING_S:
+            self.flush()  # between two passes, so that a window has all layers of each
+        # Choices beyond the experts of this rank mark those of others.
+        counts = chosen.flatten().bincount(minlength=experts)[:experts]
+        held = self._counts.get(layer)
+        self._counts[layer] = counts if held is None else held + counts
+
+    def flush(self) -> None:
+        """Write the choices since the last window."""
+        if self._counts:
+            counts = [self._counts[layer].tolist() for layer in sorted(self._counts)]
+            self._put({"begin_s": self._since, "end_s": self._clock(), "counts": counts})
+        self._counts, self._since = {}, self._clock()
+
+
+def install_routing(path: Path) -> StepFile:
+    """Record the choices of all routers of this process."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    file = StepFile(path)
+    file.put({"format": OWN_ROUTING, "version": 1, "engine": "transformers"})
+    recorder = RoutingRecorder(file.put)
+    handle: Any = None
+
+    def count(module: Any, arguments: tuple[Any, ...]) -> None:
+        try:
+            recorder.hook(module, arguments)
+        except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
+            handle.remove()
+            file.fail(traceback.format_exc())
+
+    handle = register_module_forward_pre_hook(count)
+    file.before_close = recorder.flush
+    return file
+
+
 def install(path: Path) -> StepFile:
     """Wrap the loop of continuous batching."""
     from importlib.metadata import version
@@ -203,11 +264,13 @@ def install(path: Path) -> StepFile:
 
 def main() -> None:
     """Run the command line of transformers, with the recording where a file is named."""
-    path = os.environ.get(VARIABLE)
-    file = None
-    if path:
+    files = []
+    for variable, start in ((VARIABLE, install), (ROUTING_VARIABLE, install_routing)):
+        path = os.environ.get(variable)
+        if not path:
+            continue
         try:
-            file = install(Path(path))
+            files.append(start(Path(path)))
         except (ImportError, AttributeError):
             Path(f"{path}.log").write_text(traceback.format_exc())
     from transformers.cli.transformers import main as transformers_main
@@ -215,7 +278,7 @@ def main() -> None:
     try:
         transformers_main()
     finally:
-        if file is not None:
+        for file in files:
             file.close()
 
 

@@ -115,3 +115,28 @@ def test_ranks_that_differ_are_noted(recorded: tuple[Steps, Requests]) -> None:
     steps, requests = recorded
     window = describe_window([traced(steps), traced(steps, 5)], steps, requests, None)
     assert window.ranks == 2 and any("ranks" in note for note in window.notes)
+
+
+def test_collectives_of_the_host_count_where_no_operator_works() -> None:
+    """A step of 100 ms: 30 ms of products, and 50 ms of gloo on another thread of which 10 ms overlap with them."""
+    step = (0, 100 * MS, "execute_context_0(0)_generation_2(2)")
+    gloo = (20 * MS, 70 * MS, "gloo:all_reduce")
+    operators = [
+        (0, 30 * MS, "_C::onednn_mm"),
+        (31 * MS, 71 * MS, "vllm::all_reduce"),
+        (32 * MS, 35 * MS, "c10d::allreduce_"),
+    ]
+    alone = make_timeline(ranges=[step], operators=operators[:1])
+    both = [
+        make_timeline(ranges=[step, gloo], range_threads=[1, 2], operators=operators, facts={"rank": rank})
+        for rank in (0, 1)
+    ]
+    (found,) = find_steps(both[0])
+    assert found.families["communication"] == pytest.approx(0.040)
+    assert found.families["matrix"] == pytest.approx(0.030)
+    window = describe_window(both, None, None, None)
+    assert window.communication_ratio == pytest.approx(0.4)
+    assert [(one.rank, one.steps) for one in window.by_rank] == [(0, 1), (1, 1)]
+    assert "communication" not in find_steps(alone)[0].families
+    single = describe_window([alone], None, None, None)
+    assert single.communication_ratio == 0 and single.by_rank == []

@@ -136,6 +136,9 @@ def _step_record(scheduler_stats, iteration_stats, engine_idx=0):
         "kv": _number(getattr(scheduler_stats, "kv_cache_usage", None)),
         "it": _fields(details, _DETAILS) if details is not None else {},
     }
+    drafts = getattr(scheduler_stats, "spec_decoding_stats", None)
+    if drafts is not None:
+        line["spec"] = _fields(drafts, ("num_drafts", "num_draft_tokens", "num_accepted_tokens"))
     if iteration_stats is not None:
         prompt = getattr(iteration_stats, "prompt_token_stats", None)
         line["is"] = {
