@@ -233,9 +233,9 @@ class StubServer:
         if fault is not None:
             return await self._fault(fault, writer)
         text = asked.get("prompt") or " ".join(str(m["content"]) for m in asked.get("messages", []))
-        request = _Request(
-            headers.get("x-request-id", str(number)), int(asked["max_tokens"]), len(text.split())
-        )
+        # Clients of the chat route ask by either name (guidellm: max_completion_tokens).
+        tokens = int(asked.get("max_completion_tokens") or asked["max_tokens"])
+        request = _Request(headers.get("x-request-id", str(number)), tokens, len(text.split()))
         self._waiting.append(request)
         self._work.set()
         try:

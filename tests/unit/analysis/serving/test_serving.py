@@ -21,6 +21,7 @@ from tests.unit.serving_records import Plan, Simulated, simulate, write_lines
 CAUSES = {
     "healthy": None,
     "batch": "serving-batch-limit",
+    "waves": "serving-small-batches",
     "overload": "serving-queue",
     "prefill": "serving-prefill",
     "preemption": "serving-preemption",
@@ -47,6 +48,12 @@ def planted(cause: str, seed: int) -> Plan:
     )
     changes: dict[str, dict[str, float]] = {
         "batch": {"rate_per_s": draw.uniform(25, 50), "most_running": draw.randint(4, 10)},
+        "waves": {
+            "waves": True,
+            "rate_per_s": draw.uniform(6, 12),
+            "most_running": draw.randint(16, 32),
+            "step_s": draw.uniform(0.015, 0.03),
+        },
         "overload": {
             "rate_per_s": draw.uniform(50, 80),
             "most_running": 400,
@@ -71,6 +78,8 @@ def planted(cause: str, seed: int) -> Plan:
         plan.prompt, plan.output = (400, 800), (10, 20)
     if cause == "preemption":
         plan.output = (60, 160)
+    if cause == "waves":
+        plan.output = (10, 200)
     return plan
 
 
@@ -122,12 +131,28 @@ def test_other_step_records_name_the_same_cause(cause: str, steps: str, tmp_path
         found = analysed(simulated, tmp_path, steps)
         assert found.serving.coverage_ratio == 1.0
         findings = find_serving(found)
-        accepted = {CAUSES[cause], "serving-queue" if cause == "batch" else None}
+        # Without the usage of the KV cache its limit is not known to be the batch limit.
+        accepted = {CAUSES[cause], "serving-small-batches" if cause == "batch" else None}
         assert findings and findings[0].id in accepted
         point = found.serving.load[0]
         assert point.ttft_parts_s is not None and point.ttft_s is not None
         total = sum(getattr(point.ttft_parts_s, name) for name in PART_NAMES)
         assert total == pytest.approx(point.ttft_s.mean, rel=1e-6)
+
+
+def test_small_batches_need_a_step_time_that_hardly_grows_with_the_batch(tmp_path: Path) -> None:
+    """The same waves, but a step costs by request: a larger batch would gain nothing, so it is a queue."""
+    plan = dataclasses.replace(planted("waves", 1), step_s=0.004, decode_request_s=4e-3)
+    assert [one.id for one in find_serving(analysed(simulate(plan), tmp_path))] == ["serving-queue"]
+
+
+def test_gain_of_larger_batches_is_bounded_by_the_queue(tmp_path: Path) -> None:
+    found = analysed(simulate(planted("waves", 1)), tmp_path)
+    (finding,) = find_serving(found)
+    parts = found.serving.load[0].ttft_parts_s
+    assert parts is not None and parts.queue is not None and finding.gain_upper_s is not None
+    assert 0 < finding.gain_upper_s <= parts.queue
+    assert "--max-num-seqs" in finding.advice
 
 
 def test_steps_of_a_log_with_the_time_of_each_line_are_placed(tmp_path: Path) -> None:
