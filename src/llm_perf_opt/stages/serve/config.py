@@ -142,6 +142,9 @@ class ServeConfig(StageConfig):
     """Measure the capacity of the client against a stub server before the load."""
     step_records: bool = True
     """Record the steps of a started engine where it can without a profiler (vLLM: a statistics plug-in)."""
+    step_urls: list[str] = field(default_factory=list)
+    """ZeroMQ addresses at which a running server publishes forward-pass metrics, one per data-parallel rank
+    (``[tcp://127.0.0.1:20380]``; SGLang, Dynamo)."""
     profile: bool = False
     """After the load, repeat its last point under the engine's profiler: kernels of steps and requests (vLLM)."""
     profile_requests: int = 8
@@ -288,6 +291,17 @@ def parse_url(text: str, name: str = "url") -> SplitResult:
     return parts
 
 
+def _zmq_host(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_valid = parts.scheme == "tcp" and bool(parts.hostname) and bool(parts.port)
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise _refuse("step_urls", f"{text} is not a ZeroMQ address", "for example [tcp://127.0.0.1:20380]")
+    return parts.hostname or ""
+
+
 def is_local(host: str) -> bool:
     """Return whether a host name is this machine, without a DNS query."""
     if host.lower().rstrip(".") == "localhost":
@@ -311,8 +325,11 @@ def _check_address(config: ServeConfig) -> None:
     if attached and config.executable is not None:
         raise _refuse("executable", "nothing is started with engine=attach", "leave it out")
     urls = [("url", config.url)] if config.url is not None else []
-    for name, url in [*urls, *(("metrics_urls", one) for one in config.metrics_urls)]:
-        host = parse_url(url, name).hostname or ""
+    urls += [("metrics_urls", one) for one in config.metrics_urls] + [
+        ("step_urls", one) for one in config.step_urls
+    ]
+    for name, url in urls:
+        host = (_zmq_host(url) if name == "step_urls" else parse_url(url, name).hostname) or ""
         if not config.allow_remote and not is_local(host):
             raise _refuse(
                 name, f"{host} is not this machine (127.0.0.1, ::1 or localhost)",

@@ -11,8 +11,7 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,7 +44,8 @@ class ServerSettings:
     profile_dir: Path | None = None
     """Where the engine's profiler writes its traces; ``None``: it is not used."""
     profile_steps: int = 64
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    forward_pass_port: int | None = None
+    """Port at which forward-pass metrics are to be published; ``None``: not wanted."""
 
 
 class Engine(ABC):
@@ -64,6 +64,8 @@ class Engine(ABC):
     reset_path: ClassVar[str | None] = None
     """Route that empties the prefix cache (POST)."""
     accepts_ignore_eos: ClassVar[bool] = True
+    publishes_steps: ClassVar[bool] = False
+    """Whether it can publish forward-pass metrics."""
     step_mark: ClassVar[str | None] = None
     """What lines of the log have that describe a step."""
 
@@ -247,6 +249,7 @@ class SglangEngine(Engine):
     program = ("python", "-m", "sglang.launch_server")
     install = "install SGLang in an environment of its own"
     health_paths = ("/health_generate", "/health")
+    publishes_steps = True
     reset_path = "/flush_cache"
 
     def arguments(self, server: ServerSettings) -> list[str]:
@@ -261,6 +264,8 @@ class SglangEngine(Engine):
             found += ["--dtype", server.dtype]
         if server.device == "cpu":
             found += ["--device", "cpu"]
+        if server.forward_pass_port is not None:
+            found += ["--forward-pass-metrics-port", str(server.forward_pass_port)]
         return found
 
 

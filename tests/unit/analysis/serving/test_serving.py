@@ -178,6 +178,25 @@ def test_steps_of_a_log_with_the_time_of_each_line_are_placed(tmp_path: Path) ->
     )
 
 
+def test_steps_that_are_recorded_late_are_not_taken_for_those_of_earlier_requests(tmp_path: Path) -> None:
+    """Received records lie after the tokens of their step, and the load begins with requests that are not in the file (warm-up)."""
+    simulated = simulate(
+        dataclasses.replace(planted("healthy", 3), offset_s=0.0, network_s=0.001, rate_per_s=12.0)
+    )
+    draw = random.Random(0)
+    lines = [
+        {**one, "time_s": one["time_s"] + draw.uniform(0.004, 0.008)} for one in simulated.forward_pass()
+    ]
+    header, *own = simulated.own_requests()
+    skipped = 40
+    requests = write_lines(tmp_path / "requests.jsonl", [header, *own[skipped:]])
+    found = analyse_serving(read_serving([requests, write_lines(tmp_path / "steps.jsonl", lines)]))
+    assert found.parts is not None and found.serving.coverage_ratio == 1.0
+    truth = simulated.truth_ttft()[skipped:].mean(axis=0)
+    place = PART_NAMES.index("own_prefill")
+    assert found.parts.ttft.mean(axis=0)[place] == pytest.approx(truth[place], rel=0.1)
+
+
 def test_clock_offset_is_found_within_its_uncertainty(tmp_path: Path) -> None:
     for offset in (0.0, 0.5, -1200.0, 40.0):
         found = analysed(simulate(Plan(offset_s=offset, requests=120)), tmp_path)

@@ -538,7 +538,11 @@ def test_a_recorded_report_of_guidellm_agrees_with_itself() -> None:
         ("closed", 4.0, 10, 0),
     ]
     for point, theirs in zip(points, stated, strict=True):
-        metrics = {name: one["successful"] for name, one in theirs["metrics"].items() if "successful" in one}
+        metrics = {
+            name: one["successful"]
+            for name, one in theirs["metrics"].items()
+            if isinstance(one, dict) and "successful" in one
+        }
         for name, key, scale in (
             ("ttft_s", "time_to_first_token_ms", 1e-3),
             ("tpot_s", "inter_token_latency_ms", 1e-3),
