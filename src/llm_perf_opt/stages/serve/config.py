@@ -162,6 +162,11 @@ class ServeConfig(StageConfig):
     stop_timeout_s: float = 30.0
     """Time a server has to end by itself before it is killed."""
 
+    @property
+    def needs_model(self) -> bool:
+        """Whether the configured model is used: a server that already runs has its own."""
+        return self.engine is not EngineName.attach
+
 
 @dataclass(frozen=True, slots=True)
 class _Range:

@@ -668,6 +668,8 @@ class _Run:
             result.status, result.reason, result.fix = "failed", failure.message, failure.hint
             return result
         records = [record for one in self.results for record in one.records]
+        if records:
+            result.inputs = {"source": f"{NAME}/{REQUESTS}", "count": len(records), "samples": []}
         counts = Counter(record.status for record in records)
         bad = sum(count for status, count in counts.items() if status not in ("ok", "cancelled"))
         if bad:
