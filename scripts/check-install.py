@@ -1,7 +1,7 @@
 """Build the source distribution and a wheel from it, and try both installations in clean environments.
 
     python scripts/check-install.py            # the light installation, on every Python from 3.11 to 3.13 that is found
-    python scripts/check-install.py --run      # also the extra `run`, on the first of them (downloads torch)
+    python scripts/check-install.py --run      # also the extra `run`, on the first of them (torch of constraints.txt)
 
 It prints the size and time of each installation, and ends with 1 if a check fails. Everything is below a temporary directory.
 """
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import http.server
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -74,7 +76,11 @@ def install(python: str, requirement: str, folder: Path) -> Path:
     before = size(folder)
     began = time.monotonic()
     constraints = REPOSITORY / "constraints.txt"
-    call(folder / "bin" / "python", "-m", "pip", "install", "-q", "--constraint", constraints, requirement)
+    pip = (folder / "bin" / "python", "-m", "pip", "install", "-q", "--constraint", constraints)
+    if requirement.endswith("[run]"):
+        # torch first and alone, as the Makefile does: asked for as a dependency it would bring another build with it.
+        call(*pip, "torch")
+    call(*pip, requirement)
     seconds, added = time.monotonic() - began, size(folder) - before
     print(f"{folder.name}: {added / 1e6:.0f} MB installed in {seconds:.0f} s")
     if "light" in folder.name and added > MOST_LIGHT_BYTES:
@@ -140,6 +146,59 @@ def try_light(scripts: Path, folder: Path) -> None:
         sys.exit("ingest wrote no report")
 
 
+class StubAnswer(http.server.BaseHTTPRequestHandler):
+    """A server with the routes that the load client uses."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.reply(json.dumps({"data": [{"id": "stub"}]}).encode(), "application/json")
+
+    def do_POST(self) -> None:
+        tokens = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["max_tokens"]
+        token = {"choices": [{"index": 0, "text": " word", "finish_reason": None}]}
+        usage = {"prompt_tokens": 4, "completion_tokens": tokens}
+        last = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "usage": usage}
+        events = [*(json.dumps(token) for _ in range(tokens)), json.dumps(last), "[DONE]"]
+        self.reply("".join(f"data: {one}\n\n" for one in events).encode(), "text/event-stream")
+
+    def reply(self, data: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def try_load(scripts: Path, folder: Path) -> None:
+    """Send load to a running server with the extra `load`, without torch."""
+    constraints = REPOSITORY / "constraints.txt"
+    call(scripts / "python", "-m", "pip", "install", "-q", "--constraint", constraints, "aiohttp", "pyzmq")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), StubAnswer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        call(
+            scripts / "llm-perf-opt",
+            "serve",
+            "-q",
+            "--url",
+            url,
+            "--requests",
+            "4",
+            "--concurrency",
+            "2",
+            "--out",
+            "load",
+            cwd=folder,
+        )
+        server.shutdown()
+    if not (folder / "load" / "serve" / "requests.jsonl").is_file():
+        sys.exit("serve wrote no requests")
+
+
 def try_run(scripts: Path, folder: Path) -> None:
     """Profile a small model."""
     folder.mkdir()
@@ -159,7 +218,9 @@ def main() -> None:
         wheel = build(folder)
         for version, python in pythons.items():
             environment = folder / f"light-{version}"
-            try_light(install(python, str(wheel), environment), folder / f"try-{version}")
+            scripts = install(python, str(wheel), environment)
+            try_light(scripts, folder / f"try-{version}")
+            try_load(scripts, folder / f"try-{version}")
             shutil.rmtree(environment)
         if options.run:
             version, python = next(iter(pythons.items()))

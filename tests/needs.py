@@ -140,6 +140,7 @@ NEEDS: dict[str, Need] = {
     "serving": Need(
         lambda: all(map(has_package, SERVING)), "pip install 'llm-perf-opt[serve]'", SERVING
     ),
+    "zmq": Need(lambda: has_package("zmq"), "pip install 'llm-perf-opt[load]'", ("zmq",)),
     "mcp": Need(lambda: has_package("mcp"), "pip install 'llm-perf-opt[mcp]'", ("mcp",)),
     "opentelemetry": Need(
         lambda: has_package("opentelemetry.sdk") and has_package("opentelemetry.exporter.otlp.proto.http"),

@@ -242,9 +242,9 @@ class StubServer:
         if fault is not None:
             return await self._fault(fault, writer)
         text = requested.get("prompt") or " ".join(str(m["content"]) for m in requested.get("messages", []))
-        request = _Request(
-            headers.get("x-request-id", str(number)), int(requested["max_tokens"]), len(text.split())
-        )
+        # Clients of the chat route ask by either name (guidellm: max_completion_tokens).
+        tokens = int(requested.get("max_completion_tokens") or requested["max_tokens"])
+        request = _Request(headers.get("x-request-id", str(number)), tokens, len(text.split()))
         self._waiting.append(request)
         self._work.set()
         try:

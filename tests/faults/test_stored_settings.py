@@ -55,6 +55,7 @@ EXECUTING = (
     "pipeline.serve.url=http://192.0.2.1",
     "pipeline.serve.url=http://127.0.0.1:6379",
     "pipeline.serve.metrics_urls=['http://192.0.2.1']",
+    "pipeline.serve.step_urls=['tcp://192.0.2.1:20380']",
     "pipeline.serve.allow_remote=true",
     "pipeline.serve.api_key_env=AWS_SECRET_ACCESS_KEY",
     "pipeline.serve={engine: attach, url: 'http://192.0.2.1', allow_remote: true, api_key_env: HF_TOKEN}",

@@ -251,7 +251,9 @@ def test_a_killed_rank_is_reported(who: str, rank: int, tmp_path: Path) -> None:
         arguments = (*arguments, "run.ranks=2", f"artifacts.runs_dir={run}")
         code = cli("run", "-q", *arguments, env=ENVIRONMENT, children=True).returncode
     else:
-        code = torchrun("-q", *arguments, f"artifacts.runs_dir={run}", python=warm_server().stand_in).returncode
+        code = torchrun(
+            "-q", *arguments, f"artifacts.runs_dir={run}", python=warm_server().stand_in
+        ).returncode
     assert code == 1
     manifest = read_json(run / "manifest.json")
     assert manifest["status"] == "failed"

@@ -41,6 +41,8 @@ class Plan:
     network_s: float = 0.002
     client_lag_s: float = 0.0
     gap_s: float = 0.0003
+    waves: bool = False
+    """Requests enter only when all others have ended (static batching)."""
     stall_every: int = 0
     stall_s: float = 0.5
     offset_s: float = 0.0
@@ -317,11 +319,12 @@ def _admit(
 ) -> list[tuple[Job, int]]:
     """Continue prompts that were begun, then admit who waits, while budget, batch and cache allow it."""
     chunks: list[tuple[Job, int]] = []
+    busy = bool(running)
     for job in running:
         if job.need and budget > 0:
             chunks.append((job, min(job.need, budget)))
             budget -= chunks[-1][1]
-    while waiting and budget > 0 and len(running) < plan.most_running:
+    while waiting and budget > 0 and len(running) < plan.most_running and not (plan.waves and busy):
         job = waiting[0]
         if running and _kv(running) + job.need + len(running) > plan.kv_tokens:
             break

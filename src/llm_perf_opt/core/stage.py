@@ -31,6 +31,11 @@ class StageConfig:
     enable: bool = False
     """Whether the stage runs."""
 
+    @property
+    def needs_model(self) -> bool:
+        """Whether the stage uses the configured model; its adapter is then checked before any work."""
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

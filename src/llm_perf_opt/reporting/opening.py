@@ -338,7 +338,10 @@ def _findings(summary: Summary, changes: list[Finding]) -> list[Block]:
             return []
         evidence = evidence_of(summary)
         if evidence is not None and not evidence.is_enough:
-            return [Heading("What to change first", "findings"), Text(f"{_TOO_LITTLE}: {evidence.describe()}.")]
+            return [
+                Heading("What to change first", "findings"),
+                Text(f"{_TOO_LITTLE}: {evidence.describe()}."),
+            ]
         return [
             Heading("What to change first", "findings"),
             Text(_NOTHING_STANDS_OUT),

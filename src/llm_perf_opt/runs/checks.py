@@ -36,7 +36,9 @@ def check_names(config: AppConfig, *, here: bool = True) -> None:
             hint="let the command start its ranks itself: pipeline.workload.command=[torchrun,…]",
             key="run.ranks",
         )
-    if config.workload_command.command is None:
+    enabled = [one for one in config.pipeline.values() if one.enable]
+    needs_model = not enabled or any(one.needs_model for one in enabled)
+    if config.workload_command.command is None and needs_model:
         if here or config.model.adapter != AUTO:
             adapter = load_adapter(config.model, config.infer)
             if here:

@@ -162,8 +162,8 @@ def environment(started_in: Path | None = None) -> dict[str, Any]:
 
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
-_NO_SAMPLES = frozenset({"static_analysis"})
-"""Stages that may work on configured shapes; all others run the samples of the data set."""
+_NO_SAMPLES = frozenset({"static_analysis", "serve"})
+"""Stages that may work on configured shapes or send requests of their own; all others run the samples of the data set."""
 
 
 def write_inputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,13 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "batch-limit": {
         "vllm": "Raise `--max-num-seqs`: the batch is at its limit while the KV cache has room.",
         "sglang": "Raise `--max-running-requests`: the batch is at its limit while the KV cache has room.",
+    },
+    "small-batches": {
+        "vllm": "Let more requests into a step: `--max-num-seqs`, `--max-num-batched-tokens`.",
+        "sglang": "Let more requests into a step: `--max-running-requests`, and a lower `--schedule-conservativeness` while the KV cache "
+        "has room.",
+        "transformers": "Let requests join a running batch: `--continuous-batching`, with more `--cb-num-blocks` and "
+        "`--cb-max-batch-tokens`.",
     },
     "kv-full": {
         "vllm": "Make room in the KV cache: `--gpu-memory-utilization`, `--kv-cache-dtype fp8`, `--tensor-parallel-size`, "
@@ -57,6 +65,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "sglang": "Keep the radix cache on (no `--disable-radix-cache`), and route by prefix (`sglang-router`).",
     },
 }
+_ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "transformers": "transformers serve"}
 _SHARE = 0.15
 """A part of less than this share of the latency it is in is not worth a finding."""
 _LEAST_S = 0.005
@@ -64,6 +73,8 @@ _KV_FULL = 0.95
 _KV_ROOM = 0.7
 _GAPS = 0.15
 _FAILED = 0.01
+_FIXED_SHARE = 0.5
+"""A decode step whose time is at least to this share independent of the batch has room for more requests."""
 _TEMPLATE_TOKENS, _TEMPLATE_SHARE = 32, 0.3
 """A chat template that adds at least so many tokens, and at least this share of the prompt, is named."""
 Rule = Callable[[Analysed, "Point"], list[Finding]]
@@ -144,9 +155,7 @@ def _advice(found: Analysed, name: str) -> str:
     options = _OPTIONS[name]
     engine = (found.serving.engine or "").lower()
     known = next((options[one] for one in options if one in engine), None)
-    return known or " ".join(
-        f"{'vLLM' if one == 'vllm' else 'SGLang'}: {text}" for one, text in options.items()
-    )
+    return known or " ".join(f"{_ENGINES[one]}: {text}" for one, text in options.items())
 
 
 def _matters(seconds: float | None, of: float, share: float = _SHARE) -> bool:
@@ -225,6 +234,11 @@ def _find_queue(found: Analysed, point: Point) -> list[Finding]:
         evidence.append(f"beyond the knee at {units.number(knee.rate_per_s)} requests/s")
     if name == "prefill":
         return findings
+    batching = _small_batches(steps, rows) if name in ("queue", "batch-limit") else None
+    if batching is not None:
+        evidence += batching.describe()
+        if name == "queue" and _matters(min(queue, batching.gain_ratio * point.e2e), point.e2e):
+            return [*findings, _small_batch_finding(found, point, queue, batching, evidence)]
     findings.append(
         _finding(
             name,
@@ -239,6 +253,81 @@ def _find_queue(found: Analysed, point: Point) -> list[Finding]:
         )
     )
     return findings
+
+
+@dataclass(frozen=True, slots=True)
+class _Batching:
+    """Decode steps while requests wait, and what a larger batch would cost: step time = fixed + per request × batch."""
+
+    batch: float
+    possible: float
+    """Requests that could be in a step: all in flight, as far as the KV cache has room."""
+    fixed_s: float
+    request_s: float
+
+    def step_s(self, batch: float) -> float:
+        return self.fixed_s + self.request_s * batch
+
+    @property
+    def gain_ratio(self) -> float:
+        """Share of the latency that steps with all possible requests would save, with the same number in flight (Little's law)."""
+        return 1 - (self.batch / self.possible) * self.step_s(self.possible) / self.step_s(self.batch)
+
+    def describe(self) -> list[str]:
+        now, then = self.step_s(self.batch), self.step_s(self.possible)
+        return [
+            f"decode steps have {units.number(self.batch)} requests (mean while others wait), {units.number(self.possible)} were there "
+            "and fit the KV cache",
+            f"{units.seconds(self.fixed_s)} of a decode step of {units.seconds(now)} do not depend on the batch; with "
+            f"{units.number(self.possible)} requests a step takes {units.seconds(then)} (line through the measured batch sizes)",
+        ]
+
+
+def _small_batches(steps: Steps | None, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> _Batching | None:
+    """Return how decode steps are filled while requests wait; ``None`` if a larger batch is not shown to be cheaper per request."""
+    if steps is None or not len(rows) or len(np.unique(steps.engine[rows])) > 1:
+        return None
+    plain = rows[(steps.prefill_requests[rows] == 0) & (steps.decode_requests[rows] > 0)]
+    if len(plain) < 20 or steps.duration_s[plain].sum() < 0.5 * steps.duration_s[rows].sum():
+        return None
+    size, counts = np.unique(steps.decode_requests[plain], return_counts=True)
+    size, counts = size[counts >= 3], counts[counts >= 3]
+    if len(size) < 2:
+        return None
+    median = [float(np.median(steps.duration_s[plain][steps.decode_requests[plain] == one])) for one in size]
+    slope, fixed = np.polyfit(size, median, 1, w=np.sqrt(counts))
+    slope = max(float(slope), 0.0)
+    fixed = float(np.average(np.array(median) - slope * size, weights=counts))
+    waiting = plain[(steps.waiting[plain] > 0) & (steps.running[plain] >= 0)]
+    if len(waiting) < 20:
+        return None
+    took = steps.duration_s[waiting]
+    batch = float(np.average(steps.decode_requests[waiting], weights=took))
+    present = float(np.average(steps.running[waiting] + steps.waiting[waiting], weights=took))
+    kv = _most_kv(steps, rows)
+    found = _Batching(batch, min(present, batch / kv) if kv else present, fixed, slope)
+    if found.possible < 1.5 * batch or fixed < _FIXED_SHARE * found.step_s(batch):
+        return None
+    return found
+
+
+def _small_batch_finding(
+    found: Analysed, point: Point, queue: float, batching: _Batching, evidence: list[str]
+) -> Finding:
+    gain = min(queue, batching.gain_ratio * point.e2e)
+    return _finding(
+        "small-batches",
+        "Batches are too small: requests wait although a larger step would take hardly longer",
+        point,
+        gain,
+        point.e2e,
+        "the mean latency of a request",
+        evidence,
+        f"{units.percent(batching.gain_ratio)} of the mean latency of {units.seconds(point.e2e)} (the same requests in flight, "
+        f"{units.number(batching.possible)} per step), at most the queue time of {units.seconds(queue)}",
+        _advice(found, "small-batches"),
+        confidence="medium",
+    )
 
 
 def _recomputed_ratio(found: Analysed, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> float:
@@ -379,7 +468,8 @@ def _find_prefill(found: Analysed, point: Point) -> list[Finding]:
         else 0.0
     )
     in_ttft = _matters(first + behind, point.ttft, 0.25)
-    in_decode = _matters(rest, point.e2e - point.ttft, 0.2) and spikes
+    # Prompts in nearly every step lengthen the median gap as well: no spikes then.
+    in_decode = _matters(rest, point.e2e - point.ttft, 0.2 if spikes else 0.5)
     if not in_ttft and not in_decode:
         return []
     gain = (first if in_ttft else 0.0) + (rest if in_decode else 0.0) + behind

@@ -19,6 +19,7 @@ from llm_perf_opt.core import units
 _NO_STEP = -1
 _SAME_ARRIVAL_S = 2e-3
 _MOST_DISAGREEMENT_S = 0.25
+_LATE_RECORDS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PREFIX = re.compile(r"^(?:cmpl|chatcmpl|resp|req|request)-")
 _SUFFIX = re.compile(r"-\d{1,3}$|-\d{1,3}-[0-9a-f]{8}$|-[0-9a-f]{8}$")
 
@@ -322,11 +323,16 @@ def _match_by_time(
         return
     order = np.argsort(requests.sent_s[rows] + requests.ttft_s[rows], kind="stable")
     rows = rows[order]
-    pairs = [
-        _pair(requests, steps, rows, slots, slot_step, slot_arrival, offset)
-        for offset in _rough_offsets(requests, steps, found, rows, slot_step[slots])
-    ]
-    best = max(pairs, key=lambda one: (round(len(one.rows) / len(rows), 2), -one.delay_s), default=None)
+
+    def best_of(offsets: Sequence[float]) -> _Pairs | None:
+        pairs = [_pair(requests, steps, rows, slots, slot_step, slot_arrival, one) for one in offsets]
+        return max(pairs, key=lambda one: one.rank(len(rows)), default=None)
+
+    offsets = _rough_offsets(requests, steps, found, rows, slot_step[slots])
+    best = best_of(offsets)
+    if best is not None and best.consistent < 0.98 * len(rows):
+        # Records that are placed by when they were received or logged lie slightly after the tokens of their step.
+        best = best_of([offset - late for offset in offsets for late in (0.0, *_LATE_RECORDS_S)])
     if best is None or not len(best.rows):
         found.notes.append(
             "No time at which the clocks of client and server agree: steps are not matched to requests."
@@ -345,6 +351,11 @@ class _Pairs:
     slots: Int64
     delay_s: float
     """Median time from the end of the step to the token's arrival."""
+    consistent: int
+    """Pairs whose step ended between sending and the token's arrival."""
+
+    def rank(self, requests: int) -> tuple[float, float, float]:
+        return (round(len(self.rows) / requests, 2), round(self.consistent / requests, 2), -self.delay_s)
 
 
 def _pair(
@@ -372,9 +383,11 @@ def _pair(
     early = steps.end_s[step] + offset < requests.sent_s[rows] - _MOST_DISAGREEMENT_S
     arrived = slot_arrival[chosen] + offset < requests.sent_s[rows] - _MOST_DISAGREEMENT_S
     possible = (delay >= -_MOST_DISAGREEMENT_S) & ~early & ~arrived
-    return _Pairs(
-        rows[possible], chosen[possible], float(np.median(delay[possible])) if possible.any() else np.inf
+    consistent = (
+        possible & (delay >= -_SAME_ARRIVAL_S) & (steps.end_s[step] + offset >= requests.sent_s[rows])
     )
+    median = float(np.median(delay[possible])) if possible.any() else np.inf
+    return _Pairs(rows[possible], chosen[possible], median, int(consistent.sum()))
 
 
 def _latest_before(times: Float64, ends: Float64) -> Int64:

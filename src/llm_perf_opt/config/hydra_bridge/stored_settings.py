@@ -50,7 +50,7 @@ _EXECUTING_NAMES = frozenset(
     }
 )
 """Parts of keys that name a program, its options, a plug-in or code."""
-_SENDING_NAMES = frozenset({"url", "metrics_urls", "allow_remote", "api_key_env"})
+_SENDING_NAMES = frozenset({"url", "metrics_urls", "step_urls", "allow_remote", "api_key_env"})
 """Parts of keys that decide which server gets requests, and which variable of the environment it gets as API key."""
 _ENVIRONMENT = "env"
 """Part of keys below which variables are set: ``run.env``, ``pipeline.workload.env``, ``pipeline.serve.env``."""

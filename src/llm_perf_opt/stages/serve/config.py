@@ -144,6 +144,9 @@ class ServeConfig(StageConfig):
     """Record the steps of a started engine where it can without a profiler (vLLM: a statistics plug-in)."""
     routing: bool = False
     """Record which experts are chosen under load (``transformers``, mixture-of-experts models); costs some time per step."""
+    step_urls: list[str] = field(default_factory=list)
+    """ZeroMQ addresses at which a running server publishes forward-pass metrics, one per data-parallel rank
+    (``[tcp://127.0.0.1:20380]``; SGLang, Dynamo)."""
     profile: bool = False
     """After the load, repeat its last point under the engine's profiler: kernels of steps and requests (vLLM)."""
     profile_requests: int = 8
@@ -160,6 +163,11 @@ class ServeConfig(StageConfig):
     """Longest time of one request."""
     stop_timeout_s: float = 30.0
     """Time a server has to end by itself before it is killed."""
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether the configured model is used: a server that already runs has its own."""
+        return self.engine is not EngineName.attach
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +298,17 @@ def parse_url(text: str, name: str = "url") -> SplitResult:
     return parts
 
 
+def _zmq_host(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_valid = parts.scheme == "tcp" and bool(parts.hostname) and bool(parts.port)
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise _refuse("step_urls", f"{text} is not a ZeroMQ address", "for example [tcp://127.0.0.1:20380]")
+    return parts.hostname or ""
+
+
 def is_local(host: str) -> bool:
     """Return whether a host name is this machine, without a DNS query."""
     if host.lower().rstrip(".") == "localhost":
@@ -313,8 +332,11 @@ def _check_address(config: ServeConfig) -> None:
     if attached and config.executable is not None:
         raise _refuse("executable", "nothing is started with engine=attach", "leave it out")
     urls = [("url", config.url)] if config.url is not None else []
-    for name, url in [*urls, *(("metrics_urls", one) for one in config.metrics_urls)]:
-        host = parse_url(url, name).hostname or ""
+    urls += [("metrics_urls", one) for one in config.metrics_urls] + [
+        ("step_urls", one) for one in config.step_urls
+    ]
+    for name, url in urls:
+        host = (_zmq_host(url) if name == "step_urls" else parse_url(url, name).hostname) or ""
         if not config.allow_remote and not is_local(host):
             raise _refuse(
                 name, f"{host} is not this machine (127.0.0.1, ::1 or localhost)",

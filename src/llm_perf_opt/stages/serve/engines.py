@@ -47,6 +47,8 @@ class ServerSettings:
     profile_steps: int = 64
     routing_file: Path | None = None
     """Where the choices of routers go; ``None``: not wanted."""
+    forward_pass_port: int | None = None
+    """Port at which forward-pass metrics are to be published; ``None``: not wanted."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -66,6 +68,8 @@ class Engine(ABC):
     reset_path: ClassVar[str | None] = None
     """Route that empties the prefix cache (POST)."""
     accepts_ignore_eos: ClassVar[bool] = True
+    publishes_steps: ClassVar[bool] = False
+    """Whether it can publish forward-pass metrics."""
     step_mark: ClassVar[str | None] = None
     """What lines of the log have that describe a step."""
 
@@ -304,6 +308,7 @@ class SglangEngine(Engine):
     program = ("python", "-m", "sglang.launch_server")
     install = "install SGLang in an environment of its own"
     health_paths = ("/health_generate", "/health")
+    publishes_steps = True
     reset_path = "/flush_cache"
 
     def arguments(self, server: ServerSettings) -> list[str]:
@@ -318,6 +323,8 @@ class SglangEngine(Engine):
             found += ["--dtype", server.dtype]
         if server.device == "cpu":
             found += ["--device", "cpu"]
+        if server.forward_pass_port is not None:
+            found += ["--forward-pass-metrics-port", str(server.forward_pass_port)]
         return found
 
 

@@ -40,6 +40,7 @@ from llm_perf_opt.stages.serve.config import (
 )
 from llm_perf_opt.stages.serve.engines import ServerSettings, make_engine
 from llm_perf_opt.stages.serve.facts import METRICS, REQUESTS, ROUTING, SERVER, STEPS, STEPS_LOG, read_facts
+from llm_perf_opt.stages.serve.forward_pass import PACKAGE, ForwardPassReceiver
 from llm_perf_opt.stages.serve.load import (
     PlannedRequest,
     Vocabulary,
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
 
 _FREED_S = 10.0
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
-_CLIENT_FIX = "pip install 'llm-perf-opt[serve]'"
+_CLIENT_FIX = "pip install 'llm-perf-opt[load]'"
 
 
 class ServeStage(Stage):
@@ -107,6 +108,9 @@ class ServeStage(Stage):
                     key_of("routing"),
                 )
             )
+        if config.step_urls and not has_package(PACKAGE):
+            message = "forward-pass metrics need pyzmq, which is not installed"
+            found.append(Problem("skip", message, _CLIENT_FIX, key_of("step_urls"), of_machine=True))
         if (reason := key_problems(config)) is not None:
             found.append(Problem("error", reason, f"set {key_of('profile')}=false", key_of("profile")))
         others = [name for name, stage in context.config.pipeline.items() if stage.enable and name != NAME]
@@ -193,7 +197,12 @@ def _checkpoint_dir(context: StageContext) -> Path:
 
 
 def server_settings(
-    config: AppConfig, serve: ServeConfig, checkpoint: str, port: int, steps: Path
+    config: AppConfig,
+    serve: ServeConfig,
+    checkpoint: str,
+    port: int,
+    steps: Path,
+    published: int | None = None,
 ) -> ServerSettings:
     """Return the settings of a server that this load needs."""
     longest = (serve.prompt_tokens_max or serve.prompt_tokens) + (serve.new_tokens_max or serve.new_tokens)
@@ -209,6 +218,7 @@ def server_settings(
         profile_dir=steps.parent / TRACES if serve.profile else None,
         profile_steps=serve.profile_steps,
         routing_file=steps.parent / ROUTING if serve.routing else None,
+        forward_pass_port=published,
     )
 
 
@@ -266,6 +276,9 @@ class _Run:
     resets: int = 0
     identity: tuple[str | None, str | None] = (None, None)
     """Engine and version of a server that somebody else started."""
+    step_urls: list[str] = field(default_factory=list)
+    """Where the engine publishes forward-pass metrics."""
+    receiver: ForwardPassReceiver | None = None
     others: list[Path] = field(default_factory=list)
     """Results of other clients."""
     window: Window | None = None
@@ -285,7 +298,7 @@ class _Run:
             self._certify()
         failure: ToolError | None = None
         try:
-            with self._server() as server:
+            with self._server() as server, self._receiving():
                 self._find_model(server)
                 if self.config.client is ClientName.builtin:
                     asyncio.run(self._load(server, vocabulary))
@@ -314,7 +327,13 @@ class _Run:
                 folder = self.context.artifacts.tmp_dir(NAME) / "checkpoint"
                 checkpoint = str(write_checkpoint(app, folder))
         engine = make_engine(config)
-        settings = server_settings(app, config, checkpoint, free_port(config.port), self.folder / STEPS)
+        published = None
+        if engine.publishes_steps and config.step_records and has_package(PACKAGE):
+            published = free_port(None)
+            self.step_urls = [f"tcp://127.0.0.1:{published}"]
+        settings = server_settings(
+            app, config, checkpoint, free_port(config.port), self.folder / STEPS, published
+        )
         self.prepared = prepare(engine, settings)
         self.model = engine.model_name(checkpoint)
         return read_vocabulary(Path(checkpoint) if Path(checkpoint).is_dir() else None)
@@ -352,6 +371,16 @@ class _Run:
                     )
                 )
             yield self.server
+
+    @contextlib.contextmanager
+    def _receiving(self) -> Iterator[None]:
+        """Receive the steps that the engine publishes."""
+        urls = self.config.step_urls or self.step_urls
+        if not urls:
+            yield
+            return
+        with ForwardPassReceiver(urls, self.folder / STEPS) as self.receiver:
+            yield
 
     def _find_model(self, server: Server) -> None:
         """Use the only model of a running server, or check the given name."""
@@ -602,6 +631,9 @@ class _Run:
     def _steps(self) -> list[Path]:
         """Keep the engine's step records; without the plug-in, the step lines of the log."""
         path = self.folder / STEPS
+        if self.receiver is not None:
+            self.notes += self.receiver.notes()
+            return [path] if self.receiver.received else []
         if self.server is None or self.prepared is None or not self.config.step_records:
             return []
         fault = Path(f"{path}.log")
@@ -652,6 +684,8 @@ class _Run:
             result.status, result.reason, result.fix = "failed", failure.message, failure.hint
             return result
         records = [record for one in self.results for record in one.records]
+        if records:
+            result.inputs = {"source": f"{NAME}/{REQUESTS}", "count": len(records), "samples": []}
         counts = Counter(record.status for record in records)
         bad = sum(count for status, count in counts.items() if status not in ("ok", "cancelled"))
         if bad:

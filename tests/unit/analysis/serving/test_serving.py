@@ -21,6 +21,7 @@ from tests.unit.serving_records import Plan, Simulated, simulate, write_lines
 CAUSES = {
     "healthy": None,
     "batch": "serving-batch-limit",
+    "waves": "serving-small-batches",
     "overload": "serving-queue",
     "prefill": "serving-prefill",
     "preemption": "serving-preemption",
@@ -47,6 +48,12 @@ def planted(cause: str, seed: int) -> Plan:
     )
     changes: dict[str, dict[str, float]] = {
         "batch": {"rate_per_s": draw.uniform(25, 50), "most_running": draw.randint(4, 10)},
+        "waves": {
+            "waves": True,
+            "rate_per_s": draw.uniform(6, 12),
+            "most_running": draw.randint(16, 32),
+            "step_s": draw.uniform(0.015, 0.03),
+        },
         "overload": {
             "rate_per_s": draw.uniform(50, 80),
             "most_running": 400,
@@ -71,6 +78,8 @@ def planted(cause: str, seed: int) -> Plan:
         plan.prompt, plan.output = (400, 800), (10, 20)
     if cause == "preemption":
         plan.output = (60, 160)
+    if cause == "waves":
+        plan.output = (10, 200)
     return plan
 
 
@@ -122,12 +131,28 @@ def test_other_step_records_name_the_same_cause(cause: str, steps: str, tmp_path
         found = analysed(simulated, tmp_path, steps)
         assert found.serving.coverage_ratio == 1.0
         findings = find_serving(found)
-        accepted = {CAUSES[cause], "serving-queue" if cause == "batch" else None}
+        # Without the usage of the KV cache its limit is not known to be the batch limit.
+        accepted = {CAUSES[cause], "serving-small-batches" if cause == "batch" else None}
         assert findings and findings[0].id in accepted
         point = found.serving.load[0]
         assert point.ttft_parts_s is not None and point.ttft_s is not None
         total = sum(getattr(point.ttft_parts_s, name) for name in PART_NAMES)
         assert total == pytest.approx(point.ttft_s.mean, rel=1e-6)
+
+
+def test_small_batches_need_a_step_time_that_hardly_grows_with_the_batch(tmp_path: Path) -> None:
+    """The same waves, but a step costs by request: a larger batch would gain nothing, so it is a queue."""
+    plan = dataclasses.replace(planted("waves", 1), step_s=0.004, decode_request_s=4e-3)
+    assert [one.id for one in find_serving(analysed(simulate(plan), tmp_path))] == ["serving-queue"]
+
+
+def test_gain_of_larger_batches_is_bounded_by_the_queue(tmp_path: Path) -> None:
+    found = analysed(simulate(planted("waves", 1)), tmp_path)
+    (finding,) = find_serving(found)
+    parts = found.serving.load[0].ttft_parts_s
+    assert parts is not None and parts.queue is not None and finding.gain_upper_s is not None
+    assert 0 < finding.gain_upper_s <= parts.queue
+    assert "--max-num-seqs" in finding.advice
 
 
 def test_steps_of_a_log_with_the_time_of_each_line_are_placed(tmp_path: Path) -> None:
@@ -151,6 +176,36 @@ def test_steps_of_a_log_with_the_time_of_each_line_are_placed(tmp_path: Path) ->
     assert sum(getattr(point.ttft_parts_s, name) for name in PART_NAMES) == pytest.approx(
         point.ttft_s.mean, rel=1e-6
     )
+
+
+def test_steps_that_are_recorded_late_are_not_taken_for_those_of_the_warm_up(tmp_path: Path) -> None:
+    """Received records lie after the tokens of their step; two at a time are prompted, after a warm-up that is not in the requests."""
+    base, late, steps, requests = 1_700_000_000.0, (0.0, 0.003, 0.0, 0.009, 0.0, 0.015), [], []
+
+    def step(end: float, prompts: int, decodes: int) -> None:
+        fpm = [
+            1,
+            "w",
+            0,
+            len(steps),
+            0.025 if prompts else 0.005,
+            [prompts, 64 * prompts, 0, 0, decodes, 0, 0],
+            [0] * 6,
+        ]
+        steps.append({"time_s": base + end + late[len(steps) % 6 - 4], "fpm": fpm})
+
+    for place in range(4):
+        step(0.03 * (place + 1), 1, 0)
+    for number in range(6):
+        sent = 0.3 + 0.07 * (number // 2) + 0.001 * (number % 2)
+        end = 0.3 + 0.07 * (number // 2) + 0.026 * (number % 2 + 1)
+        step(end, 1, number % 2)
+        tokens = [base + end + 0.001, base + end + 0.012]
+        requests.append({"i": number, "t0": base + sent, "tok": tokens, "t1": tokens[-1], "status": 200,
+                         "last": {"usage": {"prompt_tokens": 64, "completion_tokens": 2}}})  # fmt: skip
+    files = [write_lines(tmp_path / "r.jsonl", requests), write_lines(tmp_path / "s.jsonl", steps)]
+    found = analyse_serving(read_serving(files))
+    assert found.matches is not None and found.matches.first_step.tolist() == [4, 5, 6, 7, 8, 9]
 
 
 def test_clock_offset_is_found_within_its_uncertainty(tmp_path: Path) -> None:

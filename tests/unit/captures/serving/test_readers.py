@@ -528,6 +528,33 @@ def test_a_recorded_result_of_vllm_bench_agrees_with_itself() -> None:
         assert ours.p99 == pytest.approx(stated[f"p99_{name}_ms"] / 1e3, rel=1e-6)
 
 
+def test_a_recorded_report_of_guidellm_agrees_with_itself() -> None:
+    """Its inter-token latency is our TPOT; its own time per output token is not."""
+    path = RECORDED / "guidellm-0.8" / "benchmarks.json.gz"
+    stated = json.loads(gzip.decompress(path.read_bytes()))["benchmarks"]
+    points = analyse_serving(read_serving([path])).serving.load
+    assert [(one.kind, one.concurrency, one.completed, one.failed) for one in points] == [
+        ("closed", 1.0, 10, 0),
+        ("closed", 4.0, 10, 0),
+    ]
+    for point, theirs in zip(points, stated, strict=True):
+        metrics = {
+            name: one["successful"]
+            for name, one in theirs["metrics"].items()
+            if isinstance(one, dict) and "successful" in one
+        }
+        for name, key, scale in (
+            ("ttft_s", "time_to_first_token_ms", 1e-3),
+            ("tpot_s", "inter_token_latency_ms", 1e-3),
+            ("e2e_s", "request_latency", 1.0),
+        ):
+            assert getattr(point, name).mean == pytest.approx(metrics[key]["mean"] * scale, rel=1e-6)
+        assert point.output_tokens == 8.0
+        assert point.tpot_s is not None and point.tpot_s.mean != pytest.approx(
+            metrics["time_per_output_token_ms"]["mean"] * 1e-3, rel=0.1
+        )
+
+
 def test_a_schedule_of_guidellm_on_another_clock_is_not_lateness() -> None:
     from llm_perf_opt.captures.serving.clients import _same_clock
 
