@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_perf_opt.summary.statistics import StoppingRule, TrialVerdict
+from llm_perf_opt.summary.statistics import StoppingRule, TrialVerdict, student_quantile
 
 Array = NDArray[np.float64]
 _MOST_EXACT = 60
@@ -318,3 +318,30 @@ def _scale(before: Sequence[float]) -> float:
     values = np.array(before)
     spread = _TO_DEVIATION * float(np.median(np.abs(values - np.median(values))))
     return max(_CUT * spread, _LEAST_SCALE)
+
+
+# Process-to-process variation: memory layout and choice of algorithms make processes of one configuration differ.
+
+
+PROCESS_SPREAD_RATIO = 0.005
+"""Deviation between processes of one configuration that is assumed before any were compared."""
+_PRIOR_DEGREES = 4
+"""How many degrees of freedom the assumption counts: a few processes of an experiment say little about their spread."""
+
+
+def over_processes(first: Change, levels: Sequence[float], alpha: float) -> Change:
+    """Return the change over processes, given the log ratio of each; ``first`` has the interval of the first process.
+
+    A random-effects interval: the mean of the processes, their spread shrunk towards :data:`PROCESS_SPREAD_RATIO` (a
+    moderated t-test), and what the noise inside the first process adds.
+    """
+    count = len(levels)
+    centre = math.fsum(levels) / count
+    degrees = _PRIOR_DEGREES + count - 1
+    squares = math.fsum((level - centre) ** 2 for level in levels)
+    # The log ratio of a process contains the levels of two sides.
+    variance = (_PRIOR_DEGREES * 2 * PROCESS_SPREAD_RATIO**2 + squares) / degrees
+    half = student_quantile(1 - alpha, degrees) * math.sqrt(variance / count)
+    low = centre - math.hypot(half, (first.estimate - first.low) / count)
+    high = centre + math.hypot(half, (first.high - first.estimate) / count)
+    return Change(centre, max(low, -_MOST_LOG), min(high, _MOST_LOG))

@@ -92,6 +92,7 @@ _MANY = 1_000_000
 _MOST_TOKENS = 10_000_000
 _MOST_SIDE = 1 << 15
 _MOST_THREADS = 4096
+_MOST_GUESSES = 64
 _SIDE = f"a positive multiple of 64, at most {_MOST_SIDE}"
 _LARGEST_SEED = 2**63 - 1
 _MOST_TIMEOUT_S = 30 * 86_400.0
@@ -119,6 +120,8 @@ RANGES: tuple[RangeRule, ...] = (
     _between("infer.max_tiles", 2, _MANY),
     _between("infer.pad_to_multiple", 1, _MOST_TOKENS),
     _between("infer.warmup_rounds", 0, _MANY),
+    _between("infer.prompt_lookup_tokens", 0, _MOST_GUESSES),
+    _between("infer.draft_tokens", 0, _MOST_GUESSES),
     RangeRule("infer.base_size", lambda v: 0 < v <= _MOST_SIDE and v % 64 == 0, _SIDE),
     RangeRule("infer.image_size", lambda v: 0 < v <= _MOST_SIDE and v % 64 == 0, _SIDE),
     _between("dataset.sampling.num_epochs", 1, _MANY),
@@ -224,6 +227,7 @@ def _check_model(config: AppConfig) -> None:
         )
     check_static_cache(model)
     _check_compiling(model)
+    _check_guessing(config)
     for wrong in wrong_dimensions(model.arch, "model.arch."):
         raise ConfigError(
             f"{wrong.key}={wrong.value} is not a model dimension",
@@ -248,6 +252,39 @@ def _check_compiling(model: ModelConfig) -> None:
             f"model.compile_mode={model.compile_mode.value} makes CUDA graphs itself, and model.cuda_graphs=true captures them again",
             hint="leave model.cuda_graphs out, or use model.compile_mode=max_autotune_no_cudagraphs",
             key="model.compile_mode",
+        )
+
+
+def _check_guessing(config: AppConfig) -> None:
+    """Refuse guessed tokens where a cache cannot be cut back, or sequences would advance by different numbers of tokens."""
+    model, infer = config.model, config.infer
+    keys = [key for key in ("prompt_lookup_tokens", "draft_tokens") if getattr(infer, key)]
+    if not keys:
+        return
+    key = f"infer.{keys[0]}"
+    if len(keys) > 1:
+        raise ConfigError(
+            "infer.prompt_lookup_tokens and infer.draft_tokens both guess the next tokens",
+            hint="set one to 0",
+            key=key,
+        )
+    if infer.batch_size > 1:
+        raise ConfigError(
+            f"{key}: sequences of a batch would advance by different numbers of tokens",
+            hint="use infer.batch_size=1",
+            key=key,
+        )
+    if model.cache is CacheKind.static:
+        raise ConfigError(
+            f"{key}: passes check different numbers of tokens, which a static cache (compiled or captured steps) does not allow",
+            hint="use model.cache=dynamic or model.cache=preallocated without model.compile and model.cuda_graphs",
+            key=key,
+        )
+    if infer.draft_tokens and model.draft_path is None:
+        raise ConfigError(
+            "infer.draft_tokens needs a draft model",
+            hint="set model.draft_path=CHECKPOINT",
+            key="model.draft_path",
         )
 
 

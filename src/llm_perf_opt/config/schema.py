@@ -89,6 +89,15 @@ class MatmulPrecision(StrEnum):
     medium = "medium"
 
 
+class SdpaBackend(StrEnum):
+    """Implementation of ``scaled_dot_product_attention``."""
+
+    math = "math"
+    flash = "flash"
+    efficient = "efficient"
+    cudnn = "cudnn"
+
+
 class WeightFormat(StrEnum):
     """Weight-only quantisation, made when the model is loaded."""
 
@@ -129,7 +138,9 @@ class ModelConfig:
     weights: Weights = Weights.auto
     dtype: Dtype = Dtype.auto
     attn_implementation: str | None = None
-    """``sdpa``, ``eager``, ``flash_attention_2``; null: the model's default."""
+    """``sdpa``, ``eager``, ``flash_attention_2``, ``flex_attention``; null: the model's default."""
+    sdpa_backend: SdpaBackend | None = None
+    """The implementation that ``sdpa`` uses, in all phases; null: torch chooses for each call."""
     experts_implementation: str | None = None
     """``grouped_mm``, ``batched_mm``, ``eager``; null: the model's default."""
     decode_experts_implementation: str | None = None
@@ -138,6 +149,9 @@ class ModelConfig:
     """The same for prefill alone; null: as ``model.experts_implementation``."""
     compile_vision: bool = False
     """Compile the vision encoder with ``torch.compile``, once for each shape of a page."""
+    compile_prefill: bool = False
+    """Compile the decoder with ``torch.compile`` for the prefill too. From the second prompt length on the length is a variable
+    of the compiled code."""
     channels_last: bool = False
     """Keep the weights of convolutions with their channels last."""
     quantise_weights: WeightFormat | None = None
@@ -164,6 +178,8 @@ class ModelConfig:
     cache_dtype: CacheDtype | None = None
     """Keep keys and values in fewer bits: less memory, and one conversion of what attention reads in every step; null: in
     ``model.dtype``."""
+    draft_path: str | None = None
+    """Checkpoint of a smaller model with the same vocabulary that guesses tokens ahead (``infer.draft_tokens``)."""
     trust_remote_code: bool = False
     """Run code that comes with a checkpoint. Needs a local path or a pinned revision."""
     seed: int = 0
@@ -198,6 +214,11 @@ class InferConfig:
     """Prepare inputs in page-locked memory and copy them to the device from there."""
     pad_to_multiple: int | None = None
     """Fill prompts up to a multiple of this many positions, so that requests of about the same length have the same shape."""
+    prompt_lookup_tokens: int = 0
+    """Guess so many tokens from earlier occurrences of the last ones in prompt and answer, and check them in one forward pass
+    (greedy answers stay the same up to rounding); 0: off. Needs ``infer.batch_size=1`` and a cache that is not static."""
+    draft_tokens: int = 0
+    """The same with tokens that ``model.draft_path`` guesses; 0: off."""
     bucket_by_length: bool = False
     """Make batches of requests of similar length, so that fewer positions are padding; answers keep their names."""
     max_tiles: int = 9
@@ -301,6 +322,8 @@ class RunConfig:
     """Threads of torch that run independent operators side by side; null: torch's default."""
     affinity: str | None = None
     """Processors this run may use, as Linux lists them: ``0-3,8``; null: as started."""
+    memory_nodes: str | None = None
+    """NUMA nodes whose memory this run may use, as Linux lists them: ``0``, ``0-1``; null: as started."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables that libraries read when a process starts (``OMP_WAIT_POLICY``, ``MALLOC_ARENA_MAX``,
     ``LD_PRELOAD``): the run starts itself again with them."""

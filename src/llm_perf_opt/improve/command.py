@@ -95,6 +95,7 @@ def _run(options: argparse.Namespace) -> int:
             family_error_ratio=options.error,
             most_samples=options.samples,
             most_blocks=options.pairs,
+            processes=options.processes,
             seed=options.seed,
             search=options.search,
             allow=options.allow,
@@ -215,6 +216,12 @@ def _parser() -> argparse.ArgumentParser:
         type=whole_number(6, 100_000),
         default=80,
         help="maximum number of pairs of passes per experiment (80)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=whole_number(1, 100),
+        default=3,
+        help="processes that a gain must hold in, each used for several pairs (3)",
     )
     parser.add_argument("--seed", type=whole_number(0), default=20240229, help="seed of the order of passes")
     return parser

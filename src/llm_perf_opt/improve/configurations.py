@@ -36,8 +36,9 @@ _WORKLOAD_KEYS = (
 _WORKLOAD_SECTIONS = ("model.arch.", "dataset.")
 _WEIGHT_KEYS = ("model.dtype", "model.quantise_weights", "model.channels_last")
 """What rewrites the weights, or their data type."""
-_PROCESS_KEYS = ("run.env", "run.affinity", "run.interop_threads")
-"""Settings that belong to a process and are read when it starts."""
+_PROCESS_KEYS = ("run.env", "run.affinity", "run.memory_nodes", "run.interop_threads", "model.sdpa_backend")
+"""Settings that belong to a process and are read when it starts. torch.compile keeps the attention it was traced with, for
+every model of the same class in the process."""
 
 
 def composed(overrides: Sequence[str]) -> AppConfig:

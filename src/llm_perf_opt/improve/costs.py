@@ -99,6 +99,12 @@ def as_change(log_ratio: float, metric: Metric) -> float:
     return math.expm1(-log_ratio if metric in HIGHER_IS_BETTER else log_ratio)
 
 
+def as_log_ratio(change_ratio: float, metric: Metric) -> float:
+    """Return the log ratio of the cost, from B ÷ A − 1 of the metric."""
+    found = math.log1p(change_ratio)
+    return -found if metric in HIGHER_IS_BETTER else found
+
+
 Pair = tuple[UnitPass, UnitPass]
 """The same unit on both sides, A first, run next to each other."""
 
@@ -118,6 +124,12 @@ def log_ratio(pair: Pair, metric: Metric) -> float | None:
     if first is None or second is None or first <= 0 or second <= 0:
         return None
     return math.log(second / first)
+
+
+def median_log_ratio(passes: Sequence[UnitPass], metric: Metric) -> float | None:
+    """Return the median block of an experiment; ``None`` without one."""
+    found = [block for pair in pairs(passes) if (block := log_ratio(pair, metric)) is not None]
+    return median(found) if found else None
 
 
 def medians(passes: Sequence[UnitPass], side: str, metric: Metric) -> float | None:

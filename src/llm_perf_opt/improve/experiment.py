@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from llm_perf_opt.analysis.statistics import DROP_ERROR, SequentialTest
+from llm_perf_opt.analysis.statistics import DROP_ERROR, Change, SequentialTest, over_processes
 from llm_perf_opt.core.console.signals import acknowledge_interruption, raise_if_interrupted
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.improve import costs
@@ -213,6 +213,10 @@ WARM_UP_S = 240.0
 _ANSWERS_FACTOR, _MOST_WARM_UP_S = 4.0, 3600.0
 """The answers themselves may take so many times the baseline's, and at most so long."""
 _CONFIDENCE, _RESAMPLES = 0.95, 2000
+_PAIRS_PER_PROCESS = 6
+"""Fewest pairs of passes in each further process."""
+PROCESS = "process-{}"
+"""Folder of a further process in that of its experiment."""
 How = Literal["one process", "own processes"]
 
 
@@ -268,10 +272,79 @@ def run_experiment(
     if failure is not None:
         outcome.failure, outcome.failure_kind = failure.message, failure.kind
     outcome.how = "own processes" if own_processes else "one process"
+    limits = (limit_s, least_pass_s)
+    if failure is None and outcome.measured is not None and outcome.measured.verdict == "gain":
+        _repeat_in_processes(spec, folder, outcome, began, limits)
     outcome.seconds = time.monotonic() - began
     outcome.out_of_budget = outcome.failure_kind == "budget" and outcome.measured is None
     outcome.page = _compare(spec, folder) if with_page and outcome.failure is None else None
     return outcome
+
+
+def _repeat_in_processes(
+    spec: Spec, folder: Path, outcome: Outcome, began: float, limits: tuple[float, float]
+) -> None:
+    """Measure a shown gain in further processes; put their spread into its interval.
+
+    Each process is used for several pairs. A process that the time budget cuts off is left out: fewer processes make the
+    interval wider.
+    """
+    measured = outcome.measured
+    if measured is None or spec.settings.processes < 2:
+        return
+    blocks = max(_PAIRS_PER_PROCESS, 2 * (measured.blocks // 4))
+    levels: list[float] = []
+    for number in range(2, spec.settings.processes + 1):
+        left_s = None if spec.total_s is None else spec.total_s - (time.monotonic() - began)
+        if left_s is not None and left_s <= 0:
+            break
+        settings = replace(
+            spec.settings, processes=1, most_blocks=blocks, seed=spec.settings.seed + 7919 * number
+        )
+        again = run_experiment(
+            replace(spec, settings=settings, fixed=True, checks_text=False, total_s=left_s, more_s=0.0),
+            folder / PROCESS.format(number),
+            own_processes=outcome.how == "own processes",
+            warm_up_s=limits[0],
+            least_pass_s=limits[1],
+            with_page=False,
+        )
+        if again.failure_kind == "budget" and again.measured is None:
+            break
+        if again.failure is not None and again.failure_kind != "budget":
+            outcome.failure, outcome.failure_kind = (
+                f"in process {number}: {again.failure}",
+                again.failure_kind,
+            )
+            return
+        if again.check is not None and again.check.tokens_equal is False and outcome.check is not None:
+            outcome.check = again.check if outcome.check.tokens_equal else outcome.check
+        level = costs.median_log_ratio(read_passes(folder / PROCESS.format(number)), spec.metric)
+        levels += [] if level is None else [level]
+    outcome.measured = with_processes(measured, levels, spec)
+
+
+def with_processes(measured: Measured, levels: list[float], spec: Spec) -> Measured:
+    """Return a gain with the spread of processes in its interval; ``levels``: log ratios of the processes after the first.
+
+    A gain that the processes do not show together becomes "not shown".
+    """
+    centre, *ends = (
+        costs.as_log_ratio(each, spec.metric) for each in (measured.change_ratio, measured.low, measured.high)
+    )
+    first = Change(centre, min(ends), max(ends))
+    over = over_processes(first, [centre, *levels], spec.alpha)
+    low, high = sorted(costs.as_change(end, spec.metric) for end in (over.low, over.high))
+    shown = over.high < math.log1p(-spec.settings.least_gain_ratio)
+    return replace(
+        measured,
+        change_ratio=costs.as_change(over.estimate, spec.metric),
+        low=low,
+        high=min(high, math.e**4),
+        verdict="gain" if shown else "not shown",
+        processes=1 + len(levels),
+        process_changes=[costs.as_change(each, spec.metric) for each in (centre, *levels)],
+    )
 
 
 def warm_up_limit_s(spec: Spec) -> float:

@@ -63,6 +63,7 @@ _OPTIONS = {
     "family_error_ratio": "--error",
     "most_samples": "--samples",
     "most_blocks": "--pairs",
+    "processes": "--processes",
     "seed": "--seed",
     "search": "--search",
     "allow": "--allow",

@@ -107,10 +107,10 @@ def new_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # Folders with these names are ours only next to a specification.
         if (folder / SPEC).is_file():
-            for letter in SIDES:
-                refuse_link(folder / letter)
-                if (folder / letter).is_dir():
-                    shutil.rmtree(folder / letter)
+            for made in (*SIDES, *(each.name for each in folder.glob("process-[0-9]*"))):
+                refuse_link(folder / made)
+                if (folder / made).is_dir():
+                    shutil.rmtree(folder / made)
         of_sides = (name.format(letter) for name in (ANSWERS, LOGITS, READY, TURN) for letter in SIDES)
         for name in (PASSES, FAILURE, CHECK, STOP, *of_sides):
             (folder / name).unlink(missing_ok=True)

@@ -43,6 +43,8 @@ class Machine:
     """Processors this process may use."""
     memory_bytes: int | None = None
     """What a model can have: free now of the host's, or all of a GPU's."""
+    gpus: int | None = None
+    """Visible GPUs; ``None``: not known."""
     root: Path = Path("/")
     """Where its files begin; another one in tests."""
 
@@ -105,6 +107,11 @@ class Remedy:
     """Says why it does not apply here (device, model, versions, memory); ``None``: it does."""
     grows: Grows = "alternatives"
     """``steps``: options are ordered, and the search ends where the next is no better."""
+    phases: tuple[str, ...] = ()
+    """Phases it makes faster; a metric that contains none of them is not tried. Empty: any."""
+    advice: Callable[[Situation], str] | None = None
+    """Returns what to do instead of an experiment: it changes more than this run (the machine, the number of processes, the
+    engine), so it is listed with its command and never tried."""
     again_on: tuple[str, ...] = ()
     """Remedies on top of which it is tried once more, whatever it did alone: they change what it works on."""
 
@@ -157,10 +164,23 @@ def fixed(*overrides: str) -> Callable[[Situation], Options]:
     return lambda _: [list(overrides)]
 
 
+def no_options(_: Situation) -> Options:
+    """Return no setting: for remedies that are advice."""
+    return []
+
+
 def this_machine() -> Machine:
     """Return the machine this process runs on, with the host's memory."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Machine(cpus=cpus, memory_bytes=available_bytes("cpu"))
+    return Machine(cpus=cpus, memory_bytes=available_bytes("cpu"), gpus=_visible_gpus())
+
+
+def _visible_gpus() -> int | None:
+    """Count the NVIDIA GPUs this process may use, without loading torch; ``None``: none is listed."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return len([each for each in named.split(",") if each.strip()])
+    return len(list(Path("/dev").glob("nvidia[0-9]*"))) or None
 
 
 def split_overrides(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.remedies import conditions
-from llm_perf_opt.remedies.base import Remedy, fixed
+from llm_perf_opt.remedies.base import Remedy, fixed, no_options
 
 _LAUNCHING = ("launch-bound", "host-idle:decode")
 """The device waits for the host: for a launch, or for what it does between launches."""
@@ -40,6 +40,46 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost=_COMPILING,
         why_not=conditions.compiled_already,
+        phases=("decode",),
+    ),
+    Remedy(
+        name="compile-prefill",
+        title="the prefill compiled",
+        options=fixed("model.compile_prefill=true"),
+        answers=("dispatch:prefill", "launch-bound:prefill", "module-gap:prefill", "unfused-elementwise"),
+        effect="rounding",
+        cost="a minute or more of compiling at the first two prompt lengths",
+        why_not=conditions.cannot_compile_prefill,
+        phases=("prefill",),
+    ),
+    Remedy(
+        name="sdpa-backend",
+        title="another implementation of scaled_dot_product_attention",
+        options=conditions.sdpa_backends,
+        answers=("module-gap:prefill", "module-gap:vision", "old-flash-attention", "far-from-measured"),
+        effect="rounding",
+        cost="math needs memory for all scores: sequence length squared",
+        why_not=conditions.no_sdpa_choice,
+    ),
+    Remedy(
+        name="prompt-lookup",
+        title="tokens guessed from the text so far, checked several at a time",
+        options=conditions.prompt_lookup,
+        answers=("module-gap:decode", *_LAUNCHING, "dispatch:decode"),
+        effect="rounding",
+        cost="passes of wrong guesses take longer; helps answers that repeat their prompt or themselves, one request at a time",
+        why_not=conditions.no_guesses,
+        phases=("decode",),
+    ),
+    Remedy(
+        name="draft-model",
+        title="tokens guessed by a smaller model, checked several at a time",
+        options=conditions.draft_tokens,
+        answers=("module-gap:decode", *_LAUNCHING),
+        effect="rounding",
+        cost="memory of the draft model and its cache; helps one request at a time, not throughput of many",
+        why_not=conditions.no_draft_model,
+        phases=("decode",),
     ),
     Remedy(
         name="preallocated-cache",
@@ -48,6 +88,7 @@ BUILT_IN: list[Remedy] = [
         answers=("growing-cache", "kv-cache-growth", "copy-kernels"),
         cost=_WHOLE_ANSWER,
         why_not=conditions.cache_does_not_grow,
+        phases=("decode",),
     ),
     Remedy(
         name="compile-vision",
@@ -63,6 +104,7 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost=_COMPILING,
         why_not=conditions.cannot_compile_vision,
+        phases=("vision",),
     ),
     Remedy(
         name="compile-all",
@@ -80,6 +122,7 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost=_WHOLE_ANSWER,
         why_not=conditions.no_cuda_graphs,
+        phases=("decode",),
     ),
     Remedy(
         name="compile-graphs",
@@ -89,6 +132,7 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost=f"{_COMPILING}; {_WHOLE_ANSWER}",
         why_not=conditions.cannot_compile_graphs,
+        phases=("decode",),
     ),
     Remedy(
         name="compile-mode",
@@ -98,6 +142,7 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost="minutes of compiling at the first answer of each shape",
         why_not=conditions.no_compile_modes,
+        phases=("decode",),
     ),
     Remedy(
         name="compile-freezing",
@@ -107,6 +152,7 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost=f"{_COMPILING}; a second copy of the weights",
         why_not=conditions.cannot_freeze,
+        phases=("decode",),
     ),
     Remedy(
         name="tf32",
@@ -124,6 +170,7 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost="the first page of each shape takes longer",
         why_not=conditions.no_cudnn,
+        phases=("vision",),
     ),
     Remedy(
         name="static-cache",
@@ -133,6 +180,7 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost=_WHOLE_ANSWER,
         why_not=conditions.static_already,
+        phases=("decode",),
     ),
     Remedy(
         name="decode-experts",
@@ -141,6 +189,7 @@ BUILT_IN: list[Remedy] = [
         answers=("module-gap:decode", "dispatch:decode", "more-work-than-needed:decode", *_LAUNCHING),
         effect="rounding",
         why_not=conditions.no_experts,
+        phases=("decode",),
     ),
     Remedy(
         name="prefill-experts",
@@ -154,6 +203,7 @@ BUILT_IN: list[Remedy] = [
         ),
         effect="rounding",
         why_not=conditions.no_experts,
+        phases=("prefill",),
     ),
     Remedy(
         name="decode-threads",
@@ -163,6 +213,7 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         why_not=conditions.no_decode_threads,
         again_on=_SHORTER_STEPS,
+        phases=("decode",),
     ),
     Remedy(
         name="threads",
@@ -180,6 +231,7 @@ BUILT_IN: list[Remedy] = [
         answers=("memory-movement:vision", "vision-dominated-ttft"),
         effect="rounding",
         why_not=conditions.sees_nothing,
+        phases=("vision",),
     ),
     Remedy(
         name="inference-mode",
@@ -213,6 +265,7 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost="one conversion of all keys and values in each step",
         why_not=conditions.narrow_cache_already,
+        phases=("decode",),
     ),
     Remedy(
         name="eight-bit-cache",
@@ -222,6 +275,7 @@ BUILT_IN: list[Remedy] = [
         effect="quality",
         cost="one conversion of all keys and values in each step; answers may get worse",
         why_not=conditions.eight_bit_cache_already,
+        phases=("decode",),
     ),
     Remedy(
         name="batch-size",
@@ -292,6 +346,13 @@ BUILT_IN: list[Remedy] = [
         why_not=conditions.no_threads,
     ),
     Remedy(
+        name="binding",
+        title="this process on one processor per core, or on the processors and memory of one NUMA node",
+        options=conditions.bindings,
+        cost="the other processors and their memory are not used",
+        why_not=conditions.no_bindings,
+    ),
+    Remedy(
         name="omp-wait",
         title="waiting threads that spin instead of sleeping",
         options=fixed("run.env.OMP_WAIT_POLICY=ACTIVE"),
@@ -327,6 +388,53 @@ BUILT_IN: list[Remedy] = [
         options=fixed("run.env.PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'"),
         answers=("allocation",),
         why_not=conditions.not_on_cuda,
+    ),
+    Remedy(
+        name="tensor-parallel",
+        title="the model split over several GPUs",
+        options=no_options,
+        answers=("module-gap",),
+        effect="rounding",
+        cost="several GPUs; communication in every layer",
+        why_not=conditions.no_other_gpus,
+        advice=conditions.split_advice,
+    ),
+    Remedy(
+        name="another-engine",
+        title="a serving engine instead of this loop",
+        options=no_options,
+        answers=("dispatch:decode", *_LAUNCHING),
+        effect="rounding",
+        cost="another program to install and operate",
+        why_not=conditions.no_engine,
+        advice=conditions.engine_advice,
+    ),
+    Remedy(
+        name="vision-overlap",
+        title="the vision encoder of the next request next to this one's prefill and decode",
+        options=no_options,
+        answers=("vision-dominated-ttft",),
+        cost="memory of two requests; the first token of a request does not come earlier",
+        why_not=conditions.nothing_to_overlap,
+        advice=conditions.overlap_advice,
+    ),
+    Remedy(
+        name="power-limit",
+        title="a higher power limit of the GPU",
+        options=no_options,
+        answers=("throttled",),
+        cost="a setting of the machine that needs root: more heat, more energy",
+        why_not=conditions.not_on_cuda,
+        advice=conditions.power_advice,
+    ),
+    Remedy(
+        name="system-huge-pages",
+        title="transparent huge pages switched on",
+        options=no_options,
+        answers=("memory-movement",),
+        cost="a setting of the machine that needs root: memory of other programs may grow",
+        why_not=conditions.huge_pages_allowed,
+        advice=conditions.huge_pages_advice,
     ),
 ]
 """In the order they are tried when no finding says otherwise."""

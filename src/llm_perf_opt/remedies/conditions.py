@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.schema import CacheDtype, CacheKind, CompileMode, Dtype, ImageMode
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.remedies.base import Options, Situation
 from llm_perf_opt.workloads.devices import missing_compiler
+from llm_perf_opt.workloads.rank_group import processors
 from llm_perf_opt.workloads.registry import load_adapter
 
 # The settings a remedy tries where they depend on the machine, the model or the baseline.
 
 
-_ATTENTION_GPU: tuple[str, ...] = ("sdpa", "flash_attention_3", "flash_attention_2", "eager")
-_ATTENTION_PACKAGES = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
+_ATTENTION_GPU: tuple[str, ...] = (
+    "sdpa",
+    "flash_attention_4",
+    "flash_attention_3",
+    "flash_attention_2",
+    "flex_attention",
+    "eager",
+)
+_ATTENTION_PACKAGES = {
+    "flash_attention_2": "flash-attn",
+    "flash_attention_3": "flash-attn-3",
+    "flash_attention_4": "flash-attn-4",
+}
+_HUB_KERNELS = (
+    "kernels-community/flash-attn3",
+    "kernels-community/flash-attn2",
+    "kernels-community/vllm-flash-attn3",
+)
+"""Attention kernels of the Hub; offered where the package ``kernels`` is installed and the kernel is downloaded already."""
+_SDPA = ("flash", "cudnn", "efficient", "math")
+_SDPA_CPU = ("flash", "math")
+_GUESSES = (4, 8)
+"""Tokens guessed at a time: transformers' default is ten for prompt lookup; fewer cost less where guesses are wrong."""
 _ATTENTION_CPU: tuple[str, ...] = ("sdpa", "eager")
 _EXPERTS = ("grouped_mm", "batched_mm", "eager")
 _BATCHES = (2, 4, 8, 16, 32)
@@ -39,8 +63,74 @@ def attention(situation: Situation) -> Options:
     missing = {
         name for name, package in _ATTENTION_PACKAGES.items() if situation.machine.version(package) is None
     }
+    if missing_compiler(situation.config.resolved_device) is not None:
+        missing.add("flex_attention")  # it is compiled where it runs
     current = situation.config.model.attn_implementation or "sdpa"
-    return [[f"model.attn_implementation={name}"] for name in names if name not in {current, *missing}]
+    found = [*names, *(() if situation.on_cpu else _downloaded_kernels(situation))]
+    return [[f"model.attn_implementation={name}"] for name in found if name not in {current, *missing}]
+
+
+def _downloaded_kernels(situation: Situation) -> list[str]:
+    if situation.machine.version("kernels") is None:
+        return []
+    caches = (os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_HOME") and f"{os.environ['HF_HOME']}/hub")
+    folder = Path(next((each for each in caches if each), "~/.cache/huggingface/hub")).expanduser()
+    return [
+        name
+        for name in _HUB_KERNELS
+        if (folder / f"models--{name.replace('/', '--')}" / "snapshots").is_dir()
+    ]
+
+
+def sdpa_backends(situation: Situation) -> Options:
+    """Every implementation that the device may have, but the one that is set."""
+    chosen = situation.config.model.sdpa_backend
+    names = _SDPA_CPU if situation.on_cpu else _SDPA
+    return [[f"model.sdpa_backend={name}"] for name in names if chosen is None or name != chosen.value]
+
+
+def prompt_lookup(situation: Situation) -> Options:
+    """A few tokens at a time, or more."""
+    return [[f"infer.prompt_lookup_tokens={count}"] for count in _GUESSES]
+
+
+def draft_tokens(situation: Situation) -> Options:
+    """The same for a draft model."""
+    return [[f"infer.draft_tokens={count}"] for count in _GUESSES]
+
+
+def bindings(situation: Situation) -> Options:
+    """One processor of each core where cores have several; each NUMA node where there are several."""
+    found: list[list[str]] = []
+    cores = _one_per_core(situation)
+    if situation.on_cpu and cores and len(cores) < situation.machine.cpus:
+        found.append([override("run.affinity", _ranges(cores)), f"run.threads={len(cores)}"])
+    nodes = _nodes(situation)
+    if len(nodes) > 1:
+        for number, cpus in nodes.items():
+            bound = [override("run.affinity", cpus), override("run.memory_nodes", str(number))]
+            found.append([*bound, f"run.threads={len(processors(cpus))}"] if situation.on_cpu else bound)
+    return found
+
+
+def _one_per_core(situation: Situation) -> list[int]:
+    """Return the first processor of every core; empty where the kernel does not list them."""
+    files = situation.machine.root.glob("sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+    return sorted({min(processors(file.read_text(encoding="ascii").strip())) for file in files})
+
+
+def _nodes(situation: Situation) -> dict[int, str]:
+    """Return the processors of every NUMA node that has some."""
+    found: dict[int, str] = {}
+    for file in sorted(situation.machine.root.glob("sys/devices/system/node/node[0-9]*/cpulist")):
+        cpus = file.read_text(encoding="ascii").strip()
+        if cpus:
+            found[int(file.parent.name.removeprefix("node"))] = cpus
+    return found
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def prefill_experts(situation: Situation) -> Options:
@@ -390,3 +480,122 @@ def no_huge_pages(situation: Situation) -> str | None:
     except OSError:
         return "this kernel has no transparent huge pages"
     return None if "[madvise]" in text else f"the kernel does not leave them to programs ({text.strip()})"
+
+
+# Reasons and advice of remedies that an experiment of this search cannot make, or not on this device.
+
+
+def cannot_compile_prefill(situation: Situation) -> str | None:
+    """For compiling the prefill."""
+    if situation.config.model.compile_prefill:
+        return "the prefill is compiled already"
+    if "encode" in _phases(situation):
+        return "the prompt is read by an encoder"
+    return _no_compiler(situation)
+
+
+def no_sdpa_choice(situation: Situation) -> str | None:
+    """For implementations of sdpa: another attention does not use them."""
+    chosen = situation.config.model.attn_implementation
+    return None if chosen in (None, "sdpa") else f"model.attn_implementation={chosen} does not use it"
+
+
+def no_guesses(situation: Situation) -> str | None:
+    """For prompt lookup: one sequence, a cache that can be cut back, nothing of fixed shape."""
+    infer, model = situation.config.infer, situation.config.model
+    if infer.prompt_lookup_tokens or infer.draft_tokens:
+        return "tokens are guessed already"
+    if infer.batch_size > 1:
+        return (
+            "sequences of a batch would advance by different numbers of tokens; it needs infer.batch_size=1"
+        )
+    if model.cache is CacheKind.static:
+        return "passes check different numbers of tokens, which a static cache does not allow"
+    if "encode" in _phases(situation):
+        return "not for encoder-decoders"
+    return _no_decode(situation)
+
+
+def no_draft_model(situation: Situation) -> str | None:
+    """For a draft model: the user must name one."""
+    if situation.config.model.draft_path is None:
+        return "no smaller model is named; give model.draft_path=CHECKPOINT, a model with the same vocabulary"
+    if tuple(_phases(situation)) != ("prefill", "decode"):
+        return "a draft model reads text only"
+    return no_guesses(situation)
+
+
+def no_bindings(situation: Situation) -> str | None:
+    """For binding this process."""
+    if situation.config.run.affinity is not None or situation.config.run.memory_nodes is not None:
+        return "set already"
+    return (
+        None if bindings(situation) else "one NUMA node, and no core with several processors of this process"
+    )
+
+
+def no_other_gpus(situation: Situation) -> str | None:
+    """For splitting over GPUs."""
+    if (reason := not_on_cuda(situation)) is not None:
+        return reason
+    count = situation.machine.gpus
+    if count is None or count < 2:
+        return "there is one GPU here" if count == 1 else "the number of GPUs here is not known"
+    if situation.config.run.ranks > 1:
+        return f"run.ranks={situation.config.run.ranks} already"
+    return load_adapter(situation.config.model, situation.config.infer).why_not_split(2)
+
+
+def split_advice(situation: Situation) -> str:
+    """Return how to measure a split model: ranks are processes of their own."""
+    return (
+        "an experiment has one process per side. Run both and compare: llm-perf-opt run …; llm-perf-opt run … run.ranks=2; "
+        "llm-perf-opt compare A B; expected times: llm-perf-opt what-if RUN --tensor-parallel 2"
+    )
+
+
+def no_engine(situation: Situation) -> str | None:
+    """For serving engines: they serve text and vision models from a checkpoint."""
+    if situation.config.model.path is None:
+        return "an engine needs a checkpoint (model.path)"
+    return None
+
+
+def engine_advice(situation: Situation) -> str:
+    """Return the command that tries settings of an engine."""
+    return "measure an engine under load and its settings: llm-perf-opt improve --engine vllm --help"
+
+
+def nothing_to_overlap(situation: Situation) -> str | None:
+    """For vision next to other requests: prefill of the same request needs its result."""
+    if (reason := sees_nothing(situation)) is not None:
+        return reason
+    if situation.metric != "tokens_per_s":
+        return f"the prefill of a request needs its images: --metric {situation.metric} cannot gain"
+    return not_on_cuda(situation)
+
+
+def overlap_advice(situation: Situation) -> str:
+    """Return who overlaps them: this loop runs phases one after the other, so that each can be measured."""
+    return "serving engines overlap requests: llm-perf-opt improve --engine vllm --help; at best the longer of both parts remains"
+
+
+def power_advice(situation: Situation) -> str:
+    """Return how the limit is read and set; the search changes no setting of the machine."""
+    return "see the limits with nvidia-smi -q -d POWER, set one as root: nvidia-smi -i GPU -pl WATTS"
+
+
+def huge_pages_allowed(situation: Situation) -> str | None:
+    """For the kernel's setting: only where programs cannot ask for huge pages."""
+    if (reason := not_on_cpu(situation)) is not None:
+        return reason
+    try:
+        text = (situation.machine.root / _HUGE_PAGES).read_text(encoding="ascii")
+    except OSError:
+        return "this kernel has no transparent huge pages"
+    return None if "[never]" in text else f"programs can have them already ({text.strip()})"
+
+
+def huge_pages_advice(situation: Situation) -> str:
+    """Return the setting; the search changes no setting of the machine."""
+    return f"as root: echo madvise > /{_HUGE_PAGES}; then improve --only huge-pages"

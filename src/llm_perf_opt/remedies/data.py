@@ -100,6 +100,10 @@ class Measured:
     confidence_ratio: float
     """Of both ends of this interval alone. All ends on one side hold together at 1 − the family error of the method, both ends of
     all intervals at 1 − twice the family error; those of ``slower`` and ``no gain`` have an error of 5 % at each end instead."""
+    processes: int = 1
+    """Processes (or pairs of them) that were compared; the interval of a gain contains their spread."""
+    process_changes: list[float] = field(default_factory=list)
+    """B ÷ A − 1 of each process; empty: one process."""
 
 
 @dataclass(slots=True)
@@ -286,6 +290,8 @@ class SearchSettings:
     """The user's own remedies (``--try``), each a line of overrides."""
     most_samples: int = 4
     """Samples that are measured and whose answers are compared."""
+    processes: int = 3
+    """Processes, or pairs of them, that a gain must hold in."""
     allow: Effect = "nothing"
     """Changes of the answers that may be kept (``--allow``): ``rounding`` lets remedies that only round differently change tokens,
     ``quality`` also those that may make answers worse."""

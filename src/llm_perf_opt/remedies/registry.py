@@ -12,6 +12,7 @@ from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.core.secrets import mask_text
 from llm_perf_opt.remedies.base import Remedy, Situation
 from llm_perf_opt.remedies.built_in import BUILT_IN
+from llm_perf_opt.remedies.data import holds_phase
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 GROUP = "llm_perf_opt.remedies"
@@ -65,15 +66,24 @@ def load_remedies() -> tuple[list[Remedy], list[Unusable]]:
 def check_remedy(remedy: Remedy, situation: Situation) -> RemedyCheck:
     """Check whether a remedy applies, and its options; a remedy that raises does not apply."""
     try:
-        reason = remedy.why_not(situation)
+        reason = _other_phase(remedy, situation) or remedy.why_not(situation)
         options = _options(remedy, situation) if reason is None else ()
     except Exception as error:
         # The boundary to packages of others: their functions may raise anything.
         LOGGER.debug("the remedy %s failed", remedy.name, exc_info=True)
         return RemedyCheck((), f"it failed: {_join_reasons(error)}", failed=True)
+    if reason is None and remedy.advice is not None:
+        return RemedyCheck((), f"advice, not tried here: {remedy.advice(situation)}")
     if reason is None and not options:
         reason = "nothing else to choose here"
     return RemedyCheck(options, reason)
+
+
+def _other_phase(remedy: Remedy, situation: Situation) -> str | None:
+    """Return why the remedy cannot change the metric: it would only take a share of the error."""
+    if not remedy.phases or any(holds_phase(situation.metric, phase) for phase in remedy.phases):
+        return None
+    return f"--metric {situation.metric} does not contain {' or '.join(remedy.phases)}"
 
 
 def _options(remedy: Remedy, situation: Situation) -> tuple[tuple[str, ...], ...]:

@@ -329,6 +329,28 @@ class ModelAdapter(ABC):
             key="model.cuda_graphs",
         )
 
+    def compile_prefill(self, model: torch.nn.Module) -> None:
+        """Compile the prefill (``model.compile_prefill=true``), before the warm-up; raises unless overridden."""
+        raise ConfigError(
+            f"the prefill of adapter {self.name} cannot be compiled",
+            hint="use model.compile_prefill=false",
+            key="model.compile_prefill",
+        )
+
+    def decode_several(
+        self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
+    ) -> torch.Tensor:
+        """Run several tokens of one sequence (``[1, count]``) in one pass; return logits ``[1, count, vocab]``."""
+        raise ConfigError(
+            f"adapter {self.name} cannot check guessed tokens",
+            hint="use infer.prompt_lookup_tokens=0 infer.draft_tokens=0",
+            key="infer.prompt_lookup_tokens",
+        )
+
+    def crop_cache(self, cache: Any, count: int) -> None:
+        """Remove the last ``count`` positions; needed together with :meth:`decode_several`."""
+        raise NotImplementedError
+
     def reference_tokens(
         self,
         model: torch.nn.Module,

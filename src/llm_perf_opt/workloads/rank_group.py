@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -173,7 +174,6 @@ def leave_group() -> None:
 
 def _distributed() -> Any:
     """Return ``torch.distributed`` where it is loaded: a process that never entered a group need not load torch."""
-    import sys
 
     return sys.modules.get("torch.distributed")
 
@@ -190,17 +190,52 @@ _KEY = "run.affinity"
 
 def processors(text: str) -> set[int]:
     """Parse a Linux CPU list: ``0-3,8``."""
+    return _listed(text, _KEY)
+
+
+def _listed(text: str, key: str) -> set[int]:
+    what = {_KEY: "processors"}.get(key, "NUMA nodes")
     found: set[int] = set()
     for part in text.split(","):
         first, sign, last = part.strip().partition("-")
         if not first.isdigit() or (sign and not last.isdigit()):
-            raise ConfigError(f"{_KEY}={text} is not a list of processors", hint="write 0-3,8", key=_KEY)
+            raise ConfigError(f"{key}={text} is not a list of {what}", hint="write 0-3,8", key=key)
         found.update(range(int(first), int(last or first) + 1))
     return found
 
 
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+"""Number of the system call by machine; the C library has no function for it."""
+_MPOL_BIND = 2
+_MOST_NODES = 1024
+
+
+def _bind_memory(text: str) -> None:
+    """Let this process and its later threads allocate on these NUMA nodes only."""
+    import ctypes
+    import platform
+
+    key = "run.memory_nodes"
+    nodes, number = _listed(text, key), _SET_MEMPOLICY.get(platform.machine())
+    if number is None or not sys.platform.startswith("linux"):
+        raise ConfigError(f"{key}: memory cannot be bound on this system", hint="leave it out", key=key)
+    bits = 8 * ctypes.sizeof(ctypes.c_ulong)
+    mask = (ctypes.c_ulong * (_MOST_NODES // bits))()
+    for node in nodes:
+        if node < _MOST_NODES:
+            mask[node // bits] |= 1 << (node % bits)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if max(nodes) >= _MOST_NODES or libc.syscall(number, _MPOL_BIND, mask, _MOST_NODES + 1) != 0:
+        reason = os.strerror(ctypes.get_errno()) if max(nodes) < _MOST_NODES else "no such node"
+        raise ConfigError(
+            f"{key}={text}: this machine does not let a process bind its memory so ({reason})",
+            hint="see the nodes in /sys/devices/system/node, or leave it out",
+            key=key,
+        )
+
+
 def apply_process_settings(run: RunConfig) -> None:
-    """Bind this process to ``run.affinity`` and set ``run.interop_threads``; before torch does its first work."""
+    """Bind this process to ``run.affinity`` and ``run.memory_nodes``, and set ``run.interop_threads``; before torch does its first work."""
     if run.affinity is not None:
         wanted = processors(run.affinity)
         try:
@@ -211,6 +246,8 @@ def apply_process_settings(run: RunConfig) -> None:
                 hint="see what it may use with `taskset -p $$`",
                 key=_KEY,
             ) from error
+    if run.memory_nodes is not None:
+        _bind_memory(run.memory_nodes)
     if run.interop_threads is not None:
         import torch
 

@@ -62,8 +62,9 @@ def test_every_setting_of_every_remedy_composes(tmp_path: Path) -> None:
     pages.write_text("always [madvise] never\n")
     known = situation(metric="tokens_per_s", root=tmp_path, samples=8, mixture=True)
     known.phases = ("vision", "prefill", "decode")
-    needs_gpu = ("cuda-graphs", "compile-graphs")
-    chosen = [remedy.options(known) for remedy in BUILT_IN if remedy.name not in needs_gpu]
+    # Those that need a GPU; and guesses, which exclude batches and static caches and are composed below.
+    apart = ("cuda-graphs", "compile-graphs", "prompt-lookup", "draft-model")
+    chosen = [remedy.options(known) for remedy in BUILT_IN if remedy.name not in apart]
     assert sum(map(len, chosen)) > 30
     # As few compositions as the keys allow: the settings at one place of all remedies go together.
     for place in range(max(map(len, chosen))):
@@ -71,6 +72,8 @@ def test_every_setting_of_every_remedy_composes(tmp_path: Path) -> None:
         for options in chosen:
             together = merged(together, options[place]) if place < len(options) else together
         composed(together)
+    composed(BY_NAME["prompt-lookup"].options(known)[0])
+    composed(["model.draft_path=/models/small", *BY_NAME["draft-model"].options(known)[0]])
 
 
 def test_the_variables_that_are_meant_reach_the_configuration() -> None:
@@ -120,6 +123,18 @@ def test_the_variables_that_are_meant_reach_the_configuration() -> None:
         ("compile-freezing", ["model=llama_tiny", "infer.max_new_tokens=1"], {}, "decode"),
         ("allocator", ["model=llama_tiny"], {}, "tcmalloc"),
         ("huge-pages", ["model=llama_tiny"], {}, "huge pages"),
+        ("sdpa-backend", ["model=llama_tiny", "model.attn_implementation=eager"], {}, "eager"),
+        ("prompt-lookup", ["model=llama_tiny", "infer.batch_size=2"], {}, "batch_size=1"),
+        ("prompt-lookup", ["model=llama_tiny", "model.cache=static"], {}, "static"),
+        ("prompt-lookup", ["model=llama_tiny", "infer.prompt_lookup_tokens=4"], {}, "already"),
+        ("draft-model", ["model=llama_tiny"], {}, "model.draft_path"),
+        ("binding", ["model=llama_tiny"], {}, "NUMA"),
+        ("binding", ["model=llama_tiny", "run.affinity='0'"], {}, "already"),
+        ("tensor-parallel", ["model=llama_tiny"], {}, "no GPU"),
+        ("another-engine", ["model=llama_tiny"], {}, "model.path"),
+        ("power-limit", ["model=llama_tiny"], {}, "no GPU"),
+        ("vision-overlap", ["model=llama_tiny"], {}, "vision"),
+        ("compile-prefill", ["model=llama_tiny", "model.compile_prefill=true"], {}, "already"),
     ],
 )
 def test_a_remedy_gives_the_reason_why_it_does_not_apply(
@@ -138,7 +153,7 @@ def test_nothing_is_compiled_without_a_compiler(monkeypatch: pytest.MonkeyPatch)
     planned = plan(compiling, known)
     assert planned.candidates == []
     reasons = {one.remedy: one.reason for one in planned.not_tried if one.remedy != "compile-graphs"}
-    assert len(reasons) == 5 and all("g++" in reason for reason in reasons.values())
+    assert len(reasons) == 6 and all("g++" in reason for reason in reasons.values())
 
 
 def test_threads_are_halved_and_batches_doubled() -> None:
@@ -392,3 +407,95 @@ def test_an_unknown_key_of_ones_own_remedy_is_refused_before_the_baseline(tmp_pa
     with pytest.raises(ConfigError) as caught:
         make_plan(request, None, Machine(cpus=2))
     assert "model.cach" in str(caught.value)
+
+
+def test_a_remedy_of_a_phase_outside_the_metric_takes_no_share_of_the_error() -> None:
+    first = plan(BUILT_IN, situation("model=llama_tiny", metric="ttft"))
+    tried = {candidate.remedy.name for candidate in first.candidates}
+    reasons = {one.remedy: one.reason for one in first.not_tried}
+    assert not tried & {"prompt-lookup", "preallocated-cache", "decode-threads", "compile-decode"}
+    assert reasons["preallocated-cache"] == "--metric ttft does not contain decode"
+    per_token = plan(BUILT_IN, situation("model=llama_tiny", metric="tpot"))
+    assert "compile-prefill" in {one.remedy for one in per_token.not_tried}
+    assert "prompt-lookup" in {candidate.remedy.name for candidate in per_token.candidates}
+    assert first.tests < plan(BUILT_IN, situation("model=llama_tiny")).tests
+
+
+def test_advice_is_listed_with_its_command_and_never_tried(tmp_path: Path) -> None:
+    pages = tmp_path / "sys" / "kernel" / "mm" / "transparent_hugepage" / "enabled"
+    pages.parent.mkdir(parents=True)
+    pages.write_text("always madvise [never]\n")
+    on_cpu = plan([BY_NAME["system-huge-pages"]], situation("model=llama_tiny", root=tmp_path))
+    assert (on_cpu.candidates, on_cpu.tests) == ([], plan([], situation("model=llama_tiny")).tests)
+    assert "echo madvise" in on_cpu.not_tried[0].reason
+    pages.write_text("always [madvise] never\n")
+    assert "already" in plan([BY_NAME["system-huge-pages"]], situation(root=tmp_path)).not_tried[0].reason
+    gpu = situation("model=llama_tiny", metric="tokens_per_s")
+    gpu.config = dataclasses.replace(gpu.config, resolved_device="cuda:0")
+    gpu.machine, gpu.phases = Machine(cpus=8, gpus=2), ("vision", "prefill", "decode")
+    names = ("tensor-parallel", "power-limit", "vision-overlap")
+    told = {one.remedy: one.reason for one in plan([BY_NAME[name] for name in names], gpu).not_tried}
+    assert "run.ranks=2" in told["tensor-parallel"]
+    assert "nvidia-smi" in told["power-limit"]
+    assert "improve --engine" in told["vision-overlap"]
+    gpu.machine = Machine(cpus=8, gpus=1)
+    assert "one GPU" in plan([BY_NAME["tensor-parallel"]], gpu).not_tried[0].reason
+
+
+def test_a_process_is_bound_to_cores_or_to_a_node(tmp_path: Path) -> None:
+    for cpu in range(8):
+        file = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    for node, cpus in enumerate(("0-1,4-5", "2-3,6-7")):
+        file = tmp_path / f"sys/devices/system/node/node{node}/cpulist"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{cpus}\n")
+    options = BY_NAME["binding"].options(situation(root=tmp_path))
+    configs = [composed(["model=llama_tiny", *option]).run for option in options]
+    assert [(run.affinity, run.memory_nodes, run.threads) for run in configs] == [
+        ("0,1,2,3", None, 4),
+        ("0-1,4-5", "0", 4),
+        ("2-3,6-7", "1", 4),
+    ]
+
+
+def test_attention_kernels_are_offered_where_they_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conditions, "missing_compiler", lambda device: None)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    gpu = situation("model=llama_tiny")
+    gpu.config = dataclasses.replace(gpu.config, resolved_device="cuda:0")
+    installed: set[str] = set()
+    monkeypatch.setattr(Machine, "version", lambda self, name: "1" if name in installed else None)
+
+    def names() -> list[str]:
+        return [option[0].partition("=")[2] for option in BY_NAME["attention"].options(gpu)]
+
+    assert names() == ["flex_attention", "eager"]
+    (tmp_path / "models--kernels-community--flash-attn3" / "snapshots").mkdir(parents=True)
+    assert names() == ["flex_attention", "eager"]  # downloaded, but nothing can load it
+    installed |= {"kernels", "flash-attn-4"}
+    assert names() == ["flash_attention_4", "flex_attention", "eager", "kernels-community/flash-attn3"]
+    assert BY_NAME["sdpa-backend"].options(gpu)[1] == ["model.sdpa_backend=cudnn"]
+    assert [option[0] for option in BY_NAME["sdpa-backend"].options(situation("model=llama_tiny"))] == [
+        "model.sdpa_backend=flash",
+        "model.sdpa_backend=math",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["infer.prompt_lookup_tokens=4", "infer.batch_size=2"], "infer.prompt_lookup_tokens"),
+        (["infer.prompt_lookup_tokens=4", "model.cache=static"], "infer.prompt_lookup_tokens"),
+        (["infer.prompt_lookup_tokens=4", "infer.draft_tokens=4"], "infer.prompt_lookup_tokens"),
+        (["infer.draft_tokens=4"], "model.draft_path"),
+        (["infer.prompt_lookup_tokens=-1"], "infer.prompt_lookup_tokens"),
+    ],
+)
+def test_guesses_that_cannot_work_are_refused(overrides: list[str], key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        composed(["model=llama_tiny", *overrides])
+    assert refused.value.data["key"] == key and refused.value.hint

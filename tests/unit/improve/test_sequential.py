@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from llm_perf_opt.analysis.statistics import SequentialTest
+from llm_perf_opt.analysis.statistics import Change, SequentialTest, over_processes
 from llm_perf_opt.summary.statistics import StoppingRule
 
 RULE = StoppingRule(alpha=0.05 / 10, least_gain_ratio=0.02, most_blocks=80)
@@ -138,3 +138,48 @@ def test_what_is_dropped_early_has_a_useful_interval() -> None:
     assert test.verdict() == "slower"
     shown = test.change(0.05)
     assert shown is not None and -0.5 < shown.low < math.log(1.3) < shown.high < 1.0
+
+
+# Several processes.
+
+
+def experiment(chance: random.Random, spread: float, effect: float, processes: int) -> tuple[bool, bool]:
+    """Return whether one process shows a gain, and whether all together do; each side of a process has a level of its own."""
+    rule = StoppingRule(alpha=0.05, least_gain_ratio=0.02, most_blocks=40)
+
+    def level() -> float:
+        return effect + math.sqrt(2) * chance.gauss(0, spread)
+
+    first = level()
+    test = run([first + chance.gauss(0, 0.02) for _ in range(40)], rule)
+    change = test.change()
+    assert change is not None
+    if test.verdict_at_the_end() != "gain":
+        return False, False
+    levels = [change.estimate, *(level() + chance.gauss(0, 0.01) for _ in range(processes - 1))]
+    return True, over_processes(change, levels, rule.alpha).high < math.log1p(-rule.least_gain_ratio)
+
+
+def test_processes_that_differ_by_two_percent_show_no_gain() -> None:
+    chance = random.Random(17)
+    made = [experiment(chance, 0.02, 0.0, 3) for _ in range(150)]
+    alone, together = (sum(column) for column in zip(*made, strict=True))
+    assert alone >= 12  # passes of one process cannot tell its level from an effect
+    assert together <= 7  # 5 %
+
+
+def test_a_gain_larger_than_the_spread_of_processes_is_shown() -> None:
+    chance = random.Random(19)
+    assert sum(experiment(chance, 0.005, math.log(0.9), 3)[1] for _ in range(30)) >= 28
+
+
+def test_more_processes_narrow_the_interval_and_their_spread_widens_it() -> None:
+    first = Change(-0.1, -0.11, -0.09)
+
+    def width(*levels: float) -> float:
+        found = over_processes(first, levels, 0.01)
+        return found.high - found.low
+
+    assert width(-0.1) > width(-0.1, -0.1) > width(-0.1, -0.1, -0.1)
+    assert width(-0.1, -0.13, -0.07) > 2 * width(-0.1, -0.1, -0.1)
+    assert over_processes(first, [-0.1, -0.2], 0.01).estimate == pytest.approx(-0.15)

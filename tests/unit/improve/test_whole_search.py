@@ -48,7 +48,7 @@ if os.environ.get("SAMPLER") == "running":
 """Something that somebody forgot to switch off: every call of the model takes three times its processor time, on a busy machine
 as on a quiet one."""
 CHEAP = ("hardware.probe=false", "pipeline.static_analysis.enable=false")
-ONLY = ("--try", FAST, "--pairs", "40", "--samples", "2")
+ONLY = ("--try", FAST, "--pairs", "40", "--samples", "2", "--processes", "2")
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,12 @@ def test_a_gain_is_shown_confirmed_and_can_be_run(out: Path, found: Improvement)
     assert best.overrides == [FAST] and best.confirmed and best.output == "equal"
     assert best.low is not None and best.high is not None
     assert best.low < (best.change_ratio or 0.0) < best.high < 0
+    for trial in found.tried:
+        assert (
+            trial.measured is not None
+            and trial.measured.processes == len(trial.measured.process_changes) == 2
+        )
+        assert trial.measured.low < min(trial.measured.process_changes)
     done = cli(
         *shlex.split(best.command or "")[1:], f"artifacts.runs_dir={out.parent / 'best'}", cwd=out.parent
     )

@@ -143,8 +143,17 @@ def _share_of_rank(
     split = next((s for s in static.splits if (s.kind, s.ranks, s.reason) == ("tensor", ranks, None)), None)
     share = RankRatios(static, split, ranks)
 
+    tokens = {"prefill": point.batch_size * point.prompt_tokens, "decode": point.batch_size}
+
     def of(phase: str, work: tuple[float, float], cache: float) -> tuple[float, float]:
-        return work[0] / ranks, (work[1] - cache) * share.read(phase) + cache * share.cache
+        part = share.read(phase)
+        facts = static.phases.get(phase)
+        if facts is not None and facts.least_weight_bytes:
+            # The rank's part was counted at the run's own batch. What another batch reads besides are experts and rows of the
+            # embedding: they are cut, while whole layers are read once by every rank whatever the batch.
+            grown = _weights(static, scaling, phase, tokens[phase]) / facts.least_weight_bytes
+            part = (part + (grown - 1) / ranks) / grown
+        return work[0] / ranks, (work[1] - cache) * part + cache * share.cache
 
     passes = whole.first_token
     if passes is not None:

@@ -15,6 +15,7 @@ from llm_perf_opt.analysis.roofline.expected_calls import (
     reason_not_sharded,
     unfused_elementwise_work,
 )
+from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import ENCODE
 from llm_perf_opt.core.units import canonical_dtype
 from llm_perf_opt.hardware.catalogue import Device
@@ -105,6 +106,7 @@ device (``benchmarks/silicon_ranges.py``)."""
 _USUAL_PER_MACHINE = 8
 """Devices of one machine, where nothing says otherwise."""
 _OTHER_NAMES = {"fp8_block": "float8", "nvfp4": "float4", "int8_wo": "int8", "int4_wo": "int4"}
+_ENGINES = ("vllm", "sglang", "trtllm")
 _WIDENED = ("int8", "int4")
 """Weights of these types are widened, and the product runs in 16 bits."""
 
@@ -432,6 +434,23 @@ class Expectation:
             part.source.partition(",")[0] for one in every for part in one.parts if part.how != "roofline"
         }
         return ", ".join(sorted(names)) or None
+
+    def mixed_frameworks(self) -> str | None:
+        """Return ``vllm (83 %) and trtllm (17 %)``, by their part of the table times; ``None``: one engine's kernels only.
+
+        Libraries of communication are no engines.
+        """
+        seconds: dict[str, float] = {}
+        for one in (*self.passes, *([self.step] if self.step is not None else [])):
+            for part in one.parts:
+                name = part.source.partition(" ")[0]
+                if part.how != "roofline" and name in _ENGINES:
+                    seconds[name] = seconds.get(name, 0.0) + part.seconds
+        if len(seconds) < 2:
+            return None
+        whole = sum(seconds.values())
+        ordered = sorted(seconds, key=lambda name: -seconds[name])
+        return " and ".join(f"{name} ({units.percent(seconds[name] / whole)})" for name in ordered)
 
     def main_framework(self) -> str | None:
         """Return the framework with which most of the step's time was measured; ``None``: no table covers it."""

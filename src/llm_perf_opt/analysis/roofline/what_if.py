@@ -209,6 +209,8 @@ def _add_expected(
     found = expect(static.operators, passes, at, target, tables)
     if found is not None:
         _fill(row, found, started, tables.power_w(device.name))
+        if (mixed := found.mixed_frameworks()) is not None:
+            row.note = f"{row.note}, expected by kernels of {mixed}"
         if _is_below_floor(row):
             row.note = f"{row.note}, {_OTHER_SPLIT}"
         return

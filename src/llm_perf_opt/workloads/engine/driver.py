@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("llm_perf_opt")
 _OnResult = Callable[[SampleResult], None]
+_GUESSES = "guessed tokens:"
 
 
 def run_workload(
@@ -99,6 +100,7 @@ class _Run:
         self._wanted = workload.max_new_tokens
         self._on_result = on_result
         self._batches: dict[int, BatchResult] = {}
+        self._passes = self._guided = 0
         self.result = WorkloadResult(engine.info(), [], [], workload.infer.batch_size)
         if self.result.info.weights == "random":
             self.result.notes.append("random weights: timings are real, the text is meaningless")
@@ -176,6 +178,8 @@ class _Run:
             if len(group) == before:
                 raise
             return self.measure(number, group, first=True)
+        if first and self._engine.proposer is not None:
+            self._note_guesses(done)
         if first:
             self._batches[number] = self._describe(group, batch, done)
             self.result.batches.append(self._batches[number])
@@ -198,6 +202,14 @@ class _Run:
             done.new_tokens,
             dict(batch.facts),
             shapes,
+        )
+
+    def _note_guesses(self, done: PassResult) -> None:
+        self._passes, self._guided = self._passes + done.decode_passes, self._guided + done.new_tokens - 1
+        self.result.notes = [note for note in self.result.notes if not note.startswith(_GUESSES)]
+        self._note(
+            f"{_GUESSES} {self._passes} forward passes gave {self._guided} tokens after the first; floors and FLOPs of decode "
+            "count one pass per token"
         )
 
     def _note(self, text: str) -> None:

@@ -22,6 +22,7 @@ from llm_perf_opt.workloads.engine.compilations import CompilationLog
 from llm_perf_opt.workloads.engine.memory import Attempt, Release, explained, release_model
 from llm_perf_opt.workloads.engine.nvtx import module_ranges, stage
 from llm_perf_opt.workloads.engine.results import EngineInfo, PassResult, PassTimings
+from llm_perf_opt.workloads.engine.speculation import Proposer, make_proposer
 from llm_perf_opt.workloads.memory_estimate import predicted_bytes
 from llm_perf_opt.workloads.registry import load_adapter
 
@@ -200,6 +201,11 @@ class Sequences:
         self.last = self._all[:, end : end + 1]
         self.count += 1
 
+    def whole(self) -> list[int]:
+        """Return prompt and answer of the first sequence so far."""
+        found: list[int] = self._all[0, : self._start + self.count].tolist()
+        return found
+
     def drop_tokens_after_stop(self) -> int:
         """Drop tokens generated after the last sequence ended; return how many remain."""
         if self._stop is not None:
@@ -280,8 +286,9 @@ class Engine:
         with explained(self._attempt("loading")):
             self.model = self.adapter.build(self.device, self.dtype)
         self.load_s = time.perf_counter() - started
-        compiles = workload.model.compile or workload.model.compile_vision
-        self.compilations = CompilationLog() if compiles else None
+        self.compilations = CompilationLog() if self._compiles else None
+        if workload.model.compile_prefill:
+            self.adapter.compile_prefill(self.model)
         if workload.model.compile:
             self.adapter.compile_decode(self.model)
         if workload.model.cuda_graphs:
@@ -292,11 +299,17 @@ class Engine:
         self._stop_ids = () if self.ignore_eos else tuple(self.adapter.eos_token_ids())
         self._ranges: Ranges = stage
         self._phase_modes: dict[str, list[_PhaseMode]] = {}
+        self.proposer = make_proposer(self.adapter, workload.model, workload.infer, self.device, self.dtype)
+
+    @property
+    def _compiles(self) -> bool:
+        model = self.workload.model
+        return model.compile or model.compile_vision or model.compile_prefill
 
     def release(self) -> Release | None:
         """Release the model and its memory; the engine cannot be used afterwards. ``None``: memory is not counted."""
         before = self.accelerator.memory()
-        del self.model, self.adapter
+        del self.model, self.adapter, self.proposer
         after = release_model(self.accelerator)
         if self._memory_at_start is None or before is None or after is None:
             return None
@@ -362,8 +375,7 @@ class Engine:
     @property
     def settles_per_shape(self) -> bool:
         """Whether every new shape needs a compilation or a capture, and therefore a separate warm-up."""
-        model = self.workload.model
-        return model.compile or model.cuda_graphs or model.compile_vision
+        return self._compiles or self.workload.model.cuda_graphs
 
     def decode_shape(self, batch: Batch) -> tuple[int, ...]:
         """Return a key that is equal for batches with the same decode shape."""
@@ -371,10 +383,15 @@ class Engine:
 
     def settled_shape(self, batch: Batch) -> tuple[object, ...]:
         """Return a key that is equal for batches that share a warm-up: shapes of the decode step and the pages."""
+        if self.workload.model.compile_prefill:
+            return (*self.decode_shape(batch), batch.prompt_tokens, *self._page_shapes(batch))
+        return (*self.decode_shape(batch), *self._page_shapes(batch))
+
+    def _page_shapes(self, batch: Batch) -> tuple[str, ...]:
         if not self.workload.model.compile_vision:
-            return self.decode_shape(batch)
+            return ()
         pages = self.adapter.shapes(batch, batch.prompt_tokens).vision
-        return (*self.decode_shape(batch), json.dumps(pages, sort_keys=True, default=str))
+        return (json.dumps(pages, sort_keys=True, default=str),)
 
     @contextlib.contextmanager
     def _warming_up(self) -> Iterator[None]:
@@ -458,7 +475,7 @@ class Engine:
             with explained(self._attempt("prefill", batch, limit)):
                 prefill_s = self._prefill(batch, features, cache, sequence, timers)
             with explained(self._attempt("decode", batch, limit)):
-                decode_s, token_s = self._decode(batch, cache, sequence, stop)
+                decode_s, token_s, passes = self._decode(batch, cache, sequence, stop)
         timings = PassTimings(
             None,
             before.get("vision"),
@@ -468,7 +485,7 @@ class Engine:
             timers.seconds(),
             encode_s=before.get("encode"),
         )
-        return PassResult(timings, sequence.token_ids(), sequence.count)
+        return PassResult(timings, sequence.token_ids(), sequence.count, passes)
 
     def reference(self, samples: Sequence[Sample], count: int) -> Reference | None:
         """Return the first tokens of ``samples`` from the model's own generation; ``None``: it has none."""
@@ -538,24 +555,56 @@ class Engine:
 
     def _decode(
         self, batch: Batch, cache: Any, sequence: Sequences, limit: int
-    ) -> tuple[float | None, list[float]]:
+    ) -> tuple[float | None, list[float], int]:
+        """Run the decode steps; return their time, that of each token, and the number of forward passes."""
         if limit == 1 or sequence.stopped:
-            return None, []
+            return None, [], 0
         clock, adapter, model, ranges = self.clock, self.adapter, self.model, self._ranges
         clock.synchronize()
         self._enter_phase("decode")
+        if self.proposer is not None:
+            self.proposer.begin()
+        counts: list[int] = []
         with self._in_modes("decode"), ranges("decode"), adapter.decode_mode(model):
             marks = [clock.mark()]
-            for step in range(limit - 1):
+            while sequence.count < limit and not sequence.stopped:
+                before = sequence.count
                 with ranges("decode_step"):
-                    sequence.choose(adapter.decode_step(model, batch, sequence.last, step, cache))
+                    if self.proposer is not None:
+                        self._checked_step(batch, cache, sequence, limit, self.proposer)
+                    else:
+                        step = sequence.count - 1
+                        sequence.choose(adapter.decode_step(model, batch, sequence.last, step, cache))
                 marks.append(clock.mark())
-                if sequence.stopped:
-                    break
+                counts.append(sequence.count - before)
             clock.synchronize()
-        # A late stop leaves steps that belong to no answer.
-        token_s = intervals(clock, marks[: sequence.drop_tokens_after_stop()])
-        return (sum(token_s), token_s) if token_s else (None, [])
+        # The time of a pass is spread over the tokens it gave. A late stop leaves steps that belong to no answer.
+        token_s = [
+            seconds / count
+            for seconds, count in zip(intervals(clock, marks), counts, strict=True)
+            for _ in range(count)
+        ][: sequence.drop_tokens_after_stop() - 1]
+        return (sum(token_s), token_s, len(counts)) if token_s else (None, [], 0)
+
+    def _checked_step(
+        self, batch: Batch, cache: Any, sequence: Sequences, limit: int, proposer: Proposer
+    ) -> None:
+        """Guess tokens, run them in one pass behind the last one, and keep those that the model chooses itself."""
+        import torch
+
+        step = sequence.count - 1
+        guessed = proposer.propose(sequence.whole(), min(proposer.most, limit - sequence.count - 1))
+        fed = (
+            torch.cat([sequence.last, sequence.last.new_tensor([guessed])], dim=1)
+            if guessed
+            else sequence.last
+        )
+        logits = self.adapter.decode_several(self.model, batch, fed, step, cache)
+        for place in range(len(guessed) + 1):
+            sequence.choose(logits[:, place])
+            if sequence.stopped or place == len(guessed) or int(sequence.last) != guessed[place]:
+                self.adapter.crop_cache(cache, len(guessed) - place)
+                return
 
 
 def _no_range(name: str) -> contextlib.AbstractContextManager[None]:

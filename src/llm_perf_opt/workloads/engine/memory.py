@@ -273,8 +273,9 @@ def release_model(accelerator: Accelerator) -> MemoryUse | None:
         # Compiled functions keep the parameters they were specialised on.
         sys.modules["torch._dynamo"].reset()
     gc.collect()
-    if accelerator.memory() is None:
-        return None
+    held = accelerator.memory()
+    if held is None or held.reserved_bytes == 0:
+        return held  # nothing was allocated there; a CPU build of torch could answer none of the calls below
     accelerator.synchronize()
     accelerator.empty_cache()
     return accelerator.memory()

@@ -57,7 +57,9 @@ class PassResult:
     token_ids: list[list[int]]
     """Generated tokens per sequence, up to and including end-of-sequence."""
     new_tokens: int
-    """Tokens generated for the longest sequence; ``new_tokens - 1`` decode steps ran."""
+    """Tokens generated for the longest sequence."""
+    decode_passes: int = 0
+    """Forward passes of decode: ``new_tokens - 1``, fewer where guessed tokens were accepted."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.config.schema import WeightFormat
+from llm_perf_opt.config.schema import SdpaBackend, WeightFormat
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.process.tools import import_optional
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from llm_perf_opt.workloads.base import Batch, Sample
     from llm_perf_opt.workloads.engine.engine import Engine
 
+_NO_KERNEL = ("No viable backend for scaled_dot_product_attention", "No available kernel")
+"""Messages of torch where none of the allowed implementations fits."""
 _LANGUAGE = ("language_model", "lm_head")
 """Components that are no part of an encoder."""
 
@@ -49,6 +51,8 @@ def _add_phase_modes(engine: Engine) -> None:
             engine.add_phase_mode(phase, functools.partial(_matmul_precision, model.matmul_precision.value))
         if model.cudnn_benchmark:
             engine.add_phase_mode(phase, _cudnn_benchmark)
+        if model.sdpa_backend is not None:
+            engine.add_phase_mode(phase, functools.partial(_sdpa_backend, model.sdpa_backend))
     for name, count in engine.workload.phase_threads.items():
         engine.add_phase_mode(name, functools.partial(_threads, count))
 
@@ -80,6 +84,30 @@ def _matmul_precision(name: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def _sdpa_backend(kind: SdpaBackend) -> Iterator[None]:
+    """Restrict ``scaled_dot_product_attention`` to one implementation inside."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    names = {
+        SdpaBackend.math: SDPBackend.MATH,
+        SdpaBackend.flash: SDPBackend.FLASH_ATTENTION,
+        SdpaBackend.efficient: SDPBackend.EFFICIENT_ATTENTION,
+        SdpaBackend.cudnn: SDPBackend.CUDNN_ATTENTION,
+    }
+    with sdpa_kernel(names[kind]):
+        try:
+            yield
+        except RuntimeError as error:
+            if not any(text in str(error) for text in _NO_KERNEL):
+                raise
+            raise ConfigError(
+                f"model.sdpa_backend={kind.value} has no kernel for an attention of this model on this device",
+                hint="choose another one, or leave it out",
+                key="model.sdpa_backend",
+            ) from error
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.config.schema import CacheKind
 from llm_perf_opt.core.errors import ConfigError, InputError
-from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample, StaticCall
+from llm_perf_opt.workloads.base import Batch, ModelAdapter, Phase, PhaseShapes, Sample, StaticCall
 from llm_perf_opt.workloads.datasets.audio import clip_of, resampled
 from llm_perf_opt.workloads.models.caches import state_bytes
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
@@ -202,6 +202,16 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
     ) -> torch.Tensor:
         """Run one more token per sequence."""
         return self._decoder(model, batch, tokens, cache)
+
+    def decode_several(
+        self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
+    ) -> torch.Tensor:
+        """Reject guessed tokens: the cache of both attentions is not cut back here."""
+        return ModelAdapter.decode_several(self, model, batch, tokens, step, cache)
+
+    def compile_prefill(self, model: torch.nn.Module) -> None:
+        """Reject a compiled prefill: the decoder's prompt is one token, the work is the encoder's."""
+        ModelAdapter.compile_prefill(self, model)
 
     def _decoder(self, model: torch.nn.Module, batch: Batch, ids: torch.Tensor, cache: Any) -> torch.Tensor:
         logits: torch.Tensor = self.forward(

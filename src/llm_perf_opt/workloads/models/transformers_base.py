@@ -128,6 +128,7 @@ class TransformersAdapter(ModelAdapter):
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
         self._compiled: Any = None
+        self._compiled_prefill: tuple[Any, Any] | None = None
         self._state: StateProtocol | None = None
         self._graphs: CudaGraphs | None = None
         self._captured: dict[tuple[int, int], FixedStep] = {}
@@ -307,16 +308,34 @@ class TransformersAdapter(ModelAdapter):
         """Run the prompt; fill ``cache``; return logits of the last position, ``[batch, vocab]``."""
         plan: _DecodePlan = batch.inputs["plan"]
         length = batch.inputs["input_ids"].shape[1]
-        logits: torch.Tensor = self.forward(
-            model,
-            cache,
-            input_ids=batch.inputs["input_ids"],
-            attention_mask=plan.mask[:, :length] if plan.mask is not None else None,
-            position_ids=batch.inputs["positions"],
-            logits_to_keep=1,
-            **self.prefill_inputs(batch, vision),
-        ).logits
+        with self._in_compiled_prefill():
+            logits: torch.Tensor = self.forward(
+                model,
+                cache,
+                input_ids=batch.inputs["input_ids"],
+                attention_mask=plan.mask[:, :length] if plan.mask is not None else None,
+                position_ids=batch.inputs["positions"],
+                logits_to_keep=1,
+                **self.prefill_inputs(batch, vision),
+            ).logits
         return logits[:, -1]
+
+    @contextlib.contextmanager
+    def _in_compiled_prefill(self) -> Iterator[None]:
+        """Let the decoder run its compiled forward inside; decode steps keep their own."""
+        if self._compiled_prefill is None:
+            yield
+            return
+        decoder, compiled = self._compiled_prefill
+        before = vars(decoder).get("forward")
+        decoder.forward = compiled
+        try:
+            yield
+        finally:
+            if before is None:
+                del decoder.forward
+            else:
+                decoder.forward = before
 
     def forward(self, model: torch.nn.Module, state: Any, *, compiled: Any = None, **inputs: Any) -> Any:
         """Call the model with its state, keep the returned state, return its output."""
@@ -352,6 +371,43 @@ class TransformersAdapter(ModelAdapter):
             position_ids=plan.positions[..., step : step + 1],
         ).logits
         return logits[:, -1]
+
+    def decode_several(
+        self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
+    ) -> torch.Tensor:
+        """Run the last token and guessed ones behind it in one pass; return the logits of each."""
+        plan: DecodePlan = batch.inputs["plan"]
+        self.refuse_uncut_cache(cache)
+        count = tokens.shape[1]
+        seen = batch.inputs["input_ids"].shape[1] + step + count
+        logits: torch.Tensor = self.forward(
+            model,
+            cache,
+            input_ids=tokens,
+            attention_mask=None if plan.mask is None else plan.mask[:, :seen],
+            position_ids=plan.positions[..., step : step + count],
+        ).logits
+        return logits
+
+    def crop_cache(self, cache: Any, count: int) -> None:
+        """Remove the last ``count`` positions."""
+        if count > 0:
+            cache.crop(-count)
+
+    def refuse_uncut_cache(self, cache: Any) -> None:
+        """Reject state that cannot be cut back to an earlier position: windows and recurrent states have lost it."""
+        from transformers.cache_utils import DynamicLayer
+
+        from llm_perf_opt.workloads.models.cache_layers import PreallocatedLayer
+
+        if any(
+            type(layer) not in (DynamicLayer, PreallocatedLayer) for layer in getattr(cache, "layers", [None])
+        ):
+            raise ConfigError(
+                f"a '{self.text_config().model_type}' model keeps a window or a state that cannot be cut back after a wrong guess",
+                hint="use infer.prompt_lookup_tokens=0 infer.draft_tokens=0",
+                key="infer.prompt_lookup_tokens",
+            )
 
     def generate_inputs(self, batch: Batch) -> dict[str, Any]:
         """Return further keyword arguments of ``generate()`` (images)."""
@@ -434,6 +490,20 @@ class TransformersAdapter(ModelAdapter):
         config: Any = _dynamo.config
         config.recompile_limit = max(config.recompile_limit, _MOST_COMPILED_SHAPES)
         self._compiled = torch.compile(model.forward, dynamic=False, options=self._compile_options())
+
+    def compile_prefill(self, model: torch.nn.Module) -> None:
+        """Compile the decoder for the prefill; the head and the timing of components stay outside.
+
+        Lengths are traced as a variable from the second one on, so that prompts of many lengths do not compile each.
+        """
+        import torch
+
+        whole: Any = model
+        decoder = whole.get_decoder() if hasattr(whole, "get_decoder") else None
+        if decoder is None or decoder is model:
+            super().compile_prefill(model)
+        else:
+            self._compiled_prefill = (decoder, torch.compile(decoder.forward))
 
     def _compile_options(self) -> dict[str, Any] | None:
         """Return inductor's options: those of ``model.compile_mode``, and freezing; torch takes a mode or options, not both."""

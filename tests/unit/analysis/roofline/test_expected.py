@@ -19,6 +19,9 @@ from llm_perf_opt.analysis.roofline.expected_times import (
     COMPUTE_SHARE,
     KERNEL_S,
     MEMORY_SHARE,
+    Expectation,
+    Part,
+    PassTime,
     Tables,
     Target,
     expect,
@@ -276,3 +279,12 @@ def test_sums_have_the_width_of_what_is_summed_and_32_bits_are_twice_16() -> Non
     assert vision == Call("all-reduce", AllReduce(2 * 50 * 24, 2), 3)
     wide = calls(shapes, "decode", replace(at, dtype="float32"))
     assert AllReduce(2 * 2 * 64, 2) in [call.operator for call in wide]
+
+
+def test_a_row_says_when_it_mixes_the_kernels_of_engines() -> None:
+    def timed(*sources: str) -> PassTime:
+        return PassTime(parts=[Part("x", 1.0, "measured", source, 1) for source in sources])
+
+    assert Expectation((), timed("vllm 0.24.0, linear", "nccl 2.27")).mixed_frameworks() is None
+    mixed = Expectation((timed("vllm 0.24.0", "vllm 0.24.0"),), timed("vllm 0.24.0", "trtllm 1.0.0"))
+    assert mixed.mixed_frameworks() == "vllm (75.0 %) and trtllm (25.0 %)"

@@ -278,3 +278,19 @@ def test_several_shapes_keep_their_mean_point(count: Callable[..., Static]) -> N
 def test_context_of_a_windowed_model_is_the_context(count: Callable[..., Static]) -> None:
     own = own_point(count("sliding", 1, 60, 70), "bfloat16")
     assert own is not None and own.context_tokens == 70
+
+
+def test_a_rank_reads_what_counting_at_the_larger_batch_gives(count: Callable[..., Static]) -> None:
+    """Whole layers are read once by every rank; only the experts, which are cut, grow with the batch."""
+    one, many = count("qwen_moe", 1, 60, 70), count("qwen_moe", 16, 60, 70)
+    own = own_point(one, "bfloat16")
+    assert own is not None
+    estimated = demand(one, replace(own, batch_size=16, tensor_parallel=2))
+    counted = demand(many, replace(own, batch_size=16, tensor_parallel=2))
+    assert estimated.step is not None and counted.step is not None
+    assert estimated.step[1] == pytest.approx(counted.step[1], rel=0.02)
+    # The share of one sequence would be too large: there whole layers are more of what is read.
+    alone, shared = demand(one, own), demand(one, replace(own, tensor_parallel=2))
+    whole = demand(one, replace(own, batch_size=16))
+    assert alone.step is not None and shared.step is not None and whole.step is not None
+    assert estimated.step[1] / whole.step[1] < shared.step[1] / alone.step[1]

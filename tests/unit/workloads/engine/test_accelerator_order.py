@@ -175,6 +175,17 @@ def test_memory_is_released_when_the_device_is_idle_and_looked_at_afterwards() -
     assert not hasattr(engine, "model"), "the engine still refers to the model"
 
 
+def test_a_device_without_allocations_is_asked_for_nothing_else() -> None:
+    """A CPU build of torch under a patched CUDA answers counts, but cannot synchronise or empty a cache."""
+    accelerator = RecordingAccelerator()
+    engine = recording_engine(accelerator)
+    accelerator.held = MemoryUse(0, 0)
+    accelerator.asked.clear()
+    found = engine.release()
+    assert accelerator.asked == []
+    assert found is not None and found.is_proved and found.left_bytes == 0
+
+
 def test_what_stays_is_no_proof() -> None:
     held = MemoryUse(70 * MIB, 90 * MIB)
     found = Release("cuda:0", MemoryUse(0, 0), MemoryUse(300 * MIB, 400 * MIB), held)

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from llm_perf_opt.config.schema import CacheDtype, CacheKind
+from llm_perf_opt.config.schema import CacheDtype, CacheKind, SdpaBackend
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
 from llm_perf_opt.workloads.engine import tuning
 from llm_perf_opt.workloads.engine.driver import batches_of, build_engine, run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
+from llm_perf_opt.workloads.engine.speculation import DraftModel, Proposer
 from llm_perf_opt.workloads.engine.verify import verify_tokens
 from tests.unit.small_workloads import samples, workload
 
@@ -200,3 +201,147 @@ def test_inputs_within_others_are_copied_as_well(monkeypatch: pytest.MonkeyPatch
     assert processed["pixel_values"].device.type == processed["sizes"][0].device.type == "meta"
     assert (processed["sizes"][1], copied["mask"]) == (4, None)
     assert sorted(shape.numel() for shape in locked) == [1, 2, 3]
+
+
+# Guessed tokens.
+
+
+def repeating(length: int = 48) -> Sample:
+    """A prompt in which the same words follow each other again and again."""
+    return Sample("again", "one two three four five six " * (length // 6))
+
+
+class Oracle(Proposer):
+    """Guesses the known answer: every guess is right."""
+
+    def __init__(self, most: int, answer: list[int], prompt: int) -> None:
+        super().__init__(most)
+        self.answer, self.prompt = answer, prompt
+
+    def propose(self, tokens: Any, count: int) -> list[int]:
+        done = len(tokens) - self.prompt
+        return self.answer[done : done + count]
+
+
+@pytest.mark.parametrize("cache", [CacheKind.dynamic, CacheKind.preallocated])
+def test_prompt_lookup_gives_the_same_tokens_in_fewer_passes(cache: CacheKind) -> None:
+    plain = engine_of(workload("llama", cache=cache, max_new_tokens=32)).run_sample([repeating()])[1]
+    engine = engine_of(workload("llama", cache=cache, max_new_tokens=32, prompt_lookup_tokens=6))
+    guided = engine.run_sample([repeating()])[1]
+    assert guided.token_ids == plain.token_ids
+    assert plain.decode_passes == 31
+    # The greedy answer of this model falls into a loop: after its first round every guess is right.
+    assert guided.decode_passes < 24
+    assert len(guided.timings.token_s) == 31
+    assert verify_tokens(engine, [repeating()], guided.token_ids).verified
+
+
+def test_right_guesses_save_the_most_passes_and_wrong_ones_none() -> None:
+    asked = [Sample("x", synthetic_tokens=12)]
+    plain = engine_of(workload("llama", max_new_tokens=21)).run_sample(asked)[1]
+    engine = engine_of(workload("llama", max_new_tokens=21))
+    (answer,) = plain.token_ids
+    engine.proposer = Oracle(4, answer, 12)
+    right = engine.run_sample(asked)[1]
+    assert (right.token_ids, right.decode_passes) == (plain.token_ids, 4)
+    engine.proposer = Oracle(4, [(token + 1) % 500 for token in answer], 12)
+    wrong = engine.run_sample(asked)[1]
+    assert (wrong.token_ids, wrong.decode_passes) == (plain.token_ids, 20)
+
+
+def test_a_page_is_answered_the_same_with_prompt_lookup(tmp_path: Path) -> None:
+    asked = samples("v1", tmp_path, 1)
+    plain = engine_of(workload("v1", max_new_tokens=16)).run_sample(asked)[1]
+    guided = engine_of(workload("v1", max_new_tokens=16, prompt_lookup_tokens=4)).run_sample(asked)[1]
+    assert guided.token_ids == plain.token_ids
+
+
+def test_banned_ngrams_and_ends_hold_with_guesses() -> None:
+    asked = [repeating()]
+    for more in ({"no_repeat_ngram_size": 3}, {"ignore_eos": False}):
+        plain = engine_of(workload("llama", max_new_tokens=24, **more)).run_sample(asked)[1]
+        guided = engine_of(workload("llama", max_new_tokens=24, prompt_lookup_tokens=4, **more)).run_sample(
+            asked
+        )[1]
+        assert guided.token_ids == plain.token_ids
+
+
+def test_a_draft_model_guesses_and_its_cache_follows(tmp_path: Path) -> None:
+    """The draft is the model itself: all its guesses are right, whatever was cut from its cache before."""
+    torch.manual_seed(0)
+    chosen = workload("llama", max_new_tokens=21)
+    engine_of(chosen).model.save_pretrained(tmp_path / "draft")  # type: ignore[operator]
+    asked = [Sample("x", synthetic_tokens=12)]
+    plain = engine_of(chosen).run_sample(asked)[1]
+    engine = engine_of(
+        workload("llama", max_new_tokens=21, draft_tokens=4, model={"draft_path": str(tmp_path / "draft")})
+    )
+    assert isinstance(engine.proposer, DraftModel)
+    for _ in range(2):
+        guided = engine.run_sample(asked)[1]
+        assert (guided.token_ids, guided.decode_passes) == (plain.token_ids, 4)
+
+
+def test_a_run_notes_how_many_passes_the_guesses_saved() -> None:
+    chosen = workload("llama", max_new_tokens=32, prompt_lookup_tokens=6)
+    done = run_workload(chosen, [repeating()], engine=engine_of(chosen))
+    assert any("forward passes gave 31 tokens" in note for note in done.notes)
+
+
+def test_a_window_cannot_be_cut_back() -> None:
+    engine = engine_of(workload("llama", max_new_tokens=4, prompt_lookup_tokens=2))
+    adapter: Any = engine.adapter
+    from transformers.cache_utils import DynamicSlidingWindowLayer
+
+    make = adapter.make_cache
+
+    def windows(*given: Any) -> Any:
+        cache = make(*given)
+        cache.layers = [DynamicSlidingWindowLayer(sliding_window=8) for _ in cache.layers]
+        return cache
+
+    adapter.make_cache = windows
+    with pytest.raises(ConfigError, match="cut back"):
+        engine.run_sample([repeating()])
+
+
+# Attention kernels, compiled prefill, memory of one node.
+
+
+def test_the_chosen_attention_kernel_is_the_only_one_allowed(tmp_path: Path) -> None:
+    from torch.backends import cuda
+
+    asked = samples("llama", tmp_path, 1)
+    engine = engine_of(workload("llama", max_new_tokens=FEW, model={"sdpa_backend": SdpaBackend.math}))
+    seen = watched(engine, lambda: (cuda.math_sdp_enabled(), cuda.flash_sdp_enabled()))
+    _, done = engine.run_sample(asked)
+    assert seen == {"prefill": {(True, False)}, "decode_step": {(True, False)}}
+    assert cuda.flash_sdp_enabled()
+    assert done.token_ids == engine_of(workload("llama", max_new_tokens=FEW)).run_sample(asked)[1].token_ids
+    missing = engine_of(workload("llama", max_new_tokens=FEW, model={"sdpa_backend": SdpaBackend.cudnn}))
+    with pytest.raises(ConfigError, match="no kernel"):
+        missing.run_sample(asked)
+
+
+def test_only_the_prefill_runs_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled without code generation, to be quick: what matters is which calls go through it, and for which lengths."""
+    calls: list[int] = []
+
+    def compile(function: Any, **_: Any) -> Any:
+        def run(*given: Any, **named: Any) -> Any:
+            calls.append(named["input_ids"].shape[1])
+            return function(*given, **named)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile)
+    asked = samples("llama", tmp_path, 2)
+    chosen = workload("llama", max_new_tokens=FEW, model={"compile_prefill": True})
+    engine = engine_of(chosen)
+    assert engine.settles_per_shape
+    first, second = (engine.settled_shape(engine.prepare([each])) for each in asked)
+    assert first != second  # every length is warmed up
+    got = [engine.run_sample([each])[1].token_ids for each in asked]
+    assert calls == [engine.prepare([each]).prompt_tokens for each in asked]
+    plain = engine_of(workload("llama", max_new_tokens=FEW))
+    assert got == [plain.run_sample([each])[1].token_ids for each in asked]

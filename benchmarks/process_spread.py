@@ -1,0 +1,175 @@
+"""How much the speed of the same configuration differs between processes, and what that does to the decisions of `improve`.
+
+    python benchmarks/process_spread.py --processes 20                     # measures for some minutes, then simulates
+    python benchmarks/process_spread.py --processes 0                      # only the simulation
+
+Every process builds the same model, warms up and runs the same batch many times. Memory layout, page placement and the choice
+of algorithms differ from process to process, so the level of a process (the fastest tenth of its passes) differs by more than
+its passes explain. Passes are measured in processor time of one thread: other programs on the machine change it least.
+
+The simulation draws experiments without an effect at a given spread of processes, and counts how often a gain is shown: by the
+passes of one process alone, and by the interval over processes that `improve` uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from llm_perf_opt.analysis.statistics import PROCESS_SPREAD_RATIO, SequentialTest, over_processes
+from llm_perf_opt.process.launch import run_process
+from llm_perf_opt.summary.statistics import StoppingRule
+
+WORKLOAD = [
+    "model=llama_tiny",
+    "infer.max_new_tokens=8",
+    "dataset.synthetic_tokens=64",
+    "run.threads=1",
+]
+PASSES = 80
+SPREADS = (0.0, 0.005, 0.01, 0.02)
+NOISE = 0.03
+"""Deviation of the log ratio of a pair of passes in the simulation."""
+EXTRA_PAIRS = 6
+
+
+def worker(workload: list[str], out: Path) -> None:
+    """Run the batch many times; write the processor time of each pass."""
+    from llm_perf_opt.core.console.progress import LogProgress
+    from llm_perf_opt.improve.configurations import composed
+    from llm_perf_opt.workloads.engine.driver import build_engine
+    from llm_perf_opt.workloads.registry import load_dataset
+    from llm_perf_opt.workloads.setup import workload_config
+
+    chosen = workload_config(composed(workload), repeats=1)
+    engine = build_engine(chosen, LogProgress())
+    samples = [next(iter(load_dataset(chosen.dataset).samples()))]
+    batch = engine.prepare(samples)
+    found: list[float] = []
+    for number in range(PASSES + 5):
+        began = time.process_time()
+        engine.run_prepared(batch, components=False)
+        if number >= 5:
+            found.append(time.process_time() - began)
+    out.write_text(json.dumps(found), encoding="utf-8")
+
+
+def level(passes: list[float]) -> float:
+    """Return the logarithm of the fastest tenth: what others do on the machine only makes passes slower."""
+    return math.log(statistics.fmean(sorted(passes)[: max(1, len(passes) // 10)]))
+
+
+def measure(count: int, workload: list[str]) -> None:
+    """Run the processes two at a time: what else the machine does meets both, and only their ratio counts."""
+    pairs: list[tuple[list[float], list[float]]] = []
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(2) as both:
+
+        def one(number: int) -> list[float]:
+            out = Path(scratch) / f"{number}.json"
+            done = run_process(
+                [sys.executable, __file__, "--worker", str(out), "--workload", *workload],
+                log_dir=Path(scratch) / "logs",
+                name=str(number),
+                timeout_s=600,
+            )
+            if not done.ok:
+                raise SystemExit(f"a measuring process failed: {done.tail(3)}")
+            found: list[float] = json.loads(out.read_text(encoding="utf-8"))
+            return found
+
+        for number in range(0, count, 2):
+            first, second = both.map(one, (number, number + 1))
+            pairs.append((first, second))
+    groups = [group for pair in pairs for group in pair]
+    whole = math.sqrt(statistics.fmean((level(a) - level(b)) ** 2 for a, b in pairs) / 2)
+    # Levels of both halves of a process differ by noise alone.
+    halves = [level(group[::2]) - level(group[1::2]) for group in groups]
+    noise = math.sqrt(statistics.fmean(each**2 for each in halves)) / 2
+    between = math.sqrt(max(0.0, whole**2 - noise**2))
+    print(
+        f"{' '.join(workload)}: {len(groups)} processes, {PASSES} passes each, processor time of one thread\n"
+    )
+    print(
+        "| level of a pass, median | deviation of the levels | of it noise of the level | between processes |"
+    )
+    print("|---:|---:|---:|---:|")
+    middle = math.exp(statistics.median(map(level, groups)))
+    print(f"| {1e3 * middle:.2f} ms | {whole:.2%} | {noise:.2%} | {between:.2%} |\n", flush=True)
+
+
+def simulate(experiments: int, alpha: float, processes: int) -> None:
+    print(
+        f"{experiments} experiments without an effect each, error {alpha:g}, threshold 2 %, noise of a pair {NOISE:.0%}, "
+        f"{processes} processes, prior spread {PROCESS_SPREAD_RATIO:.1%}\n"
+    )
+    print(
+        "| spread between processes | gain shown by one process | gain shown over processes | gain of 10 % found |"
+    )
+    print("|---:|---:|---:|---:|")
+    for spread in SPREADS:
+        chance = random.Random(round(1e4 * spread))
+        alone = over = found = 0
+        for _ in range(experiments):
+            one, all_ = experiment(chance, spread, 0.0, alpha, processes)
+            alone, over = alone + one, over + all_
+            found += experiment(chance, spread, math.log(0.9), alpha, processes)[1]
+        print(
+            f"| {spread:.1%} | {alone / experiments:.1%} | {over / experiments:.1%} | {found / experiments:.0%} |",
+            flush=True,
+        )
+
+
+def experiment(
+    chance: random.Random, spread: float, effect: float, alpha: float, processes: int
+) -> tuple[bool, bool]:
+    """Return whether one process shows a gain, and whether the interval over processes does.
+
+    Each side of each process has a level of its own, so the log ratio of a process has √2 times the spread.
+    """
+    rule = StoppingRule(alpha, 0.02, 80)
+    test, first = SequentialTest(rule), effect + math.sqrt(2) * spread * chance.gauss(0, 1)
+    while (verdict := test.add(first + NOISE * chance.gauss(0, 1))) is None:
+        pass
+    change = test.change()
+    if verdict != "gain" or change is None:
+        return False, False
+    levels = [change.estimate]
+    for _ in range(processes - 1):
+        centre = effect + math.sqrt(2) * spread * chance.gauss(0, 1)
+        levels.append(statistics.median(centre + NOISE * chance.gauss(0, 1) for _ in range(EXTRA_PAIRS)))
+    return True, over_processes(change, levels, alpha).high < math.log1p(-rule.least_gain_ratio)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--processes", type=int, default=20, help="processes of the same configuration; 0: none"
+    )
+    parser.add_argument("--experiments", type=int, default=1000, help="simulated experiments of each spread")
+    parser.add_argument("--per-experiment", type=int, default=3, help="processes of a simulated experiment")
+    parser.add_argument("--workload", nargs="*", default=WORKLOAD, metavar="key=value")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker is not None:
+        worker(options.workload, options.worker)
+        return 0
+    if options.processes:
+        measure(options.processes, options.workload)
+    if options.experiments:
+        for alpha in (0.05, 0.05 / 14):
+            simulate(options.experiments, alpha, options.per_experiment)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
