@@ -376,7 +376,7 @@ class TransformersAdapter(ModelAdapter):
         self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
     ) -> torch.Tensor:
         """Run the last token and guessed ones behind it in one pass; return the logits of each."""
-        plan: DecodePlan = batch.inputs["plan"]
+        plan: _DecodePlan = batch.inputs["plan"]
         self.refuse_uncut_cache(cache)
         count = tokens.shape[1]
         seen = batch.inputs["input_ids"].shape[1] + step + count
