@@ -135,11 +135,11 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
 def _profile(options: argparse.Namespace, program: list[str]) -> int:
     if not program:
         raise ConfigError("no program to profile", hint="put it after --: … -- ./bench --size 2048")
+    kernels = _kernels(options)
     executable = checks.find_tool("ncu", options.ncu)
     if executable is None:
         raise checks.missing_tool("ncu", options.ncu)
     capabilities = probe_ncu(executable)
-    kernels = _kernels(options)
     folder = _folder(options)
     request, warnings = _request(options, program, capabilities, kernels, folder)
     for warning in warnings:
