@@ -302,12 +302,12 @@ def _cases() -> Iterator[Case]:
         "ingest into a run",
         _ingest_over_a_run,
         2,
-        ("holds a run", "--out DIR"),
+        ("contains a run", "--out DIR"),
         check=_still_the_runs,
         slow=True,
     )
     yield Case(
-        name, "ingest over the summary of a run", _ingest_over_a_summary, 2, ("holds a run", "--out DIR")
+        name, "ingest over the summary of a run", _ingest_over_a_summary, 2, ("contains a run", "--out DIR")
     )
     yield Case(name, "ingest over an earlier ingest", _ingest_over_ingest, 0)
     for what, verb in {"run": _static, "report": _report, "ingest": _ingest}.items():
