@@ -51,7 +51,7 @@ CASES: tuple[tuple[str, tuple[str, ...], int, str], ...] = (
     ("improve", ("--budget", "soon", "--plan"), 2, "soon"),
     ("improve", ("--only", "prayer", "--plan"), 2, "prayer"),
     ("sweep-report", ("absent",), 3, "not a directory"),
-    ("sweep-report", ("empty",), 3, "holds no sweep"),
+    ("sweep-report", ("empty",), 3, "contains no sweep"),
     ("index", ("absent",), 3, "not a directory"),
     ("index", ("broken",), 0, "left out"),
     ("history", ("absent",), 3, "not a directory"),

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.analysis.timeline.attribution import attribute
+from llm_perf_opt.analysis.timeline.attribution import attribute, by_range_and_name
 from llm_perf_opt.captures.nsys.csv import read_nsys_csv
 from llm_perf_opt.captures.nsys.sqlite import read_kernel_totals, read_nsys_sqlite
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.stages.nsys.probe import probe_nsys
 from tests.nsys_support import ask_tool
-from tests.unit.timelines import by_range_and_name
 
 TOOLS = checks.find_tools("nsys")
 pytestmark = pytest.mark.needs("nsys")

@@ -167,21 +167,3 @@ def by_innermost(timeline: Timeline, attribution: Attribution) -> dict[str | Non
         before = result.get(key, Total(0, 0))
         result[key] = Total(before.launches + total.launches, before.total_ns + total.total_ns)
     return result
-
-
-def by_range_and_name(timeline: Timeline, attribution: Attribution) -> dict[tuple[str, str], Total]:
-    """Totals of kernels by (range name, kernel name), counted in every range around the launch.
-
-    A kernel inside two nested ranges of one name counts once for that name.
-    """
-    result: dict[tuple[str, str], Total] = {}
-    around = [
-        {attribution.paths.name[one] for one in attribution.paths.ancestors(path)}
-        for path in range(len(attribution.paths.name))
-    ]
-    for (path, name), total in by_path_and_name(timeline, attribution).items():
-        for label in around[path] if path != NONE else ():
-            key = (timeline.names[label], timeline.names[name])
-            before = result.get(key, Total(0, 0))
-            result[key] = Total(before.launches + total.launches, before.total_ns + total.total_ns)
-    return result

@@ -133,12 +133,15 @@ def weigh(a: Series, b: Series) -> Evidence | None:
     if not runs_a or not runs_b:
         return None
     common = _common(runs_a, runs_b)
+    # Without common samples each side has the value of its own report: over all its samples.
+    own_a, own_b = (common, common) if common else (_common(runs_a, runs_a), _common(runs_b, runs_b))
+    a_value = _value(runs_a, own_a) if own_a else _value([_together(run) for run in runs_a], [_TOGETHER])
+    b_value = _value(runs_b, own_b) if own_b else _value([_together(run) for run in runs_b], [_TOGETHER])
     note = None
     if not common:
         runs_a, runs_b = [_together(run) for run in runs_a], [_together(run) for run in runs_b]
         common = [_TOGETHER]
         note = "no sample is in both sides: compared over all samples, not pair by pair"
-    a_value, b_value = _value(runs_a, common), _value(runs_b, common)
     rounds = min(len(runs_a), len(runs_b))
     if rounds > 1:
         pairs = zip(runs_a[:rounds], runs_b[:rounds], strict=True)

@@ -29,7 +29,7 @@ def load_side(path: Path, name: str) -> Side:
     runs = [path] if path.is_file() or _is_run(path) else sorted(p for p in path.iterdir() if _is_run(p))
     if not runs:
         raise InputError(
-            f"{path} holds no run",
+            f"{path} contains no run",
             hint=f"give a directory with {layout.SUMMARY}, made by `llm-perf-opt run` or `ingest`",
             path=str(path),
         )

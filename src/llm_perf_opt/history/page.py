@@ -118,11 +118,15 @@ def describe_empty(history: History) -> str:
 
 def describe_method(method: HistoryMethod) -> str:
     """Describe how changes were found, and the error rate."""
+    found = (
+        f"Changes: {method.name}, {method.permutations} permutations, alpha {method.alpha:g}; at least {method.least_runs} "
+        f"runs, {method.least_side} on either side, and a change of {method.least_change_ratio:.0%}. "
+    )
+    if not method.tested:
+        return f"{found}No trend has enough runs to be tested."
     tested = "1 trend was tested" if method.tested == 1 else f"{method.tested} trends were tested"
     return (
-        f"Changes: {method.name}, {method.permutations} permutations, alpha {method.alpha:g}; at least {method.least_runs} "
-        f"runs, {method.least_side} on either side, and a change of {method.least_change_ratio:.0%}. {tested}: "
-        f"with nothing changed about {method.tested * method.alpha:.2g} of them would show a change, and up to "
+        f"{found}{tested}: with nothing changed about {method.tested * method.alpha:.2g} of them would show a change, and up to "
         f"{method.tested * UNSTEADY_ALPHA:.2g} where neighbouring runs are alike."
     )
 
@@ -378,7 +382,8 @@ def _trend(trend: Trend) -> str:
     reported = trend.reason or (
         _many(trend.changes) if trend.changes else _describe_drift(trend) or "no change shown"
     )
-    return f"{_trend_name(trend)}: {level(trend, last.value)} in the last of {len(trend.points)} runs; {reported}"
+    where = "only run" if len(trend.points) == 1 else f"last of {len(trend.points)} runs"
+    return f"{_trend_name(trend)}: {level(trend, last.value)} in the {where}; {reported}"
 
 
 def _many(changes: list[Change]) -> str:

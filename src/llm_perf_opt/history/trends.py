@@ -191,10 +191,18 @@ def _facts(row: RunRow) -> dict[str, object]:
     return {**settings_of(row), **{name: value for name, value in known.items() if value is not None}}
 
 
+_DIMENSIONS = "model.arch."
+"""Many keys of a model that its name covers; where only they differ, :func:`_distinguish` names them."""
+
+
 def _label_of(row: RunRow) -> str:
     """Name a configuration: the model, and what was set."""
     settings = settings_of(row)
-    parts = [f"{key}={value}" for key, value in settings.items() if key not in _NAMED_OTHERWISE]
+    parts = [
+        f"{key}={value}"
+        for key, value in settings.items()
+        if key not in _NAMED_OTHERWISE and not key.startswith(_DIMENSIONS)
+    ]
     facts = [row.model or "unnamed", row.dtype, f"batch {row.batch_size:g}" if row.batch_size else None]
     shown = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
     return " · ".join(part for part in (*facts, shown) if part)

@@ -318,7 +318,7 @@ def _verdicts(summary: Summary) -> list[Block]:
     cards = []
     for phase in sorted(phases_to_show(summary.verdicts), key=phase_rank):
         verdict = summary.verdicts[phase]
-        lines = [("to improve", f"{verdict.lever}.")] if verdict.lever else []
+        lines = [("to improve", f"{verdict.lever.rstrip('.')}.")] if verdict.lever else []
         reasons = [("", explain_verdict(verdict)), *(("from", item) for item in verdict.evidence)]
         cards.append(
             Card(

@@ -200,7 +200,7 @@ def _add_details(found: Collected, watch: Watch) -> None:
     if shared:
         numbers = ", ".join(map(str, shared[:20])) + (" …" if len(shared) > 20 else "")
         found.notes.append(
-            f"The device was shared in {len(shared)} job(s): {numbers}. Their times mean less."
+            f"The device was shared in {'1 job' if len(shared) == 1 else f'{len(shared)} jobs'} ({numbers}): their times are less reliable."
         )
 
 

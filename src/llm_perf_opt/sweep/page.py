@@ -496,7 +496,7 @@ def sweep_document(sweep: Sweep) -> Document:
     sections = [
         Section("best", "Best configurations", [_placed(_best_table(sweep), "best")], "Best"),
         Section("failed", "Jobs that did not finish", bad, "Failed"),
-        Section("pareto", "What is traded for what", _fronts(sweep), "Trade-offs"),
+        Section("pareto", "Trade-offs", _fronts(sweep), "Trade-offs"),
         Section("effects", "What each key does", _effects(sweep), "Effects"),
         Section("panels", "Keys together", _panels(sweep), "Together"),
         Section(

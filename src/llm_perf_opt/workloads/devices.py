@@ -60,7 +60,7 @@ def confirm_device(wanted: str, expected: str) -> ConfirmedDevice:
     kind, _, index = expected.partition(":")
     if offered is not None and offered[0] == kind and int(index or 0) < offered[1]:
         return ConfirmedDevice(expected)
-    have = "only the CPU" if offered is None else f"{offered[1]} {offered[0]} device(s)"
+    have = "only the CPU" if offered is None else f"{offered[1]} {offered[0]} devices"
     raise ConfigError(
         f"run.device={wanted} is not available: torch {torch_version()} offers {have}",
         hint="use run.device=auto or run.device=cpu",

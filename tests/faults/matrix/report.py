@@ -78,7 +78,7 @@ def _cases() -> Iterator[Case]:
         "compare of empty folders",
         lambda folder: ["compare", str(folder), str(folder)],
         3,
-        ("holds no run",),
+        ("contains no run",),
     )
     yield Case("report", "compare of one side", lambda folder: ["compare", str(folder)], 2, ())
     yield Case(

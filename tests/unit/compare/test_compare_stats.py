@@ -240,6 +240,14 @@ def test_values_are_means_over_the_common_samples_of_their_medians() -> None:
     assert evidence.blocks_a == pytest.approx([math.log(4) / 2, math.log(8) / 2, math.log(36) / 2])
 
 
+def test_sides_without_a_common_sample_have_the_values_of_their_reports() -> None:
+    """Means over their own samples of the medians, not medians over repeats of means."""
+    a = series({"x": [1.0, 1.0, 7.0], "y": [9.0, 3.0, 3.0]})
+    evidence = weigh(a, series({"z": [4.0, 4.0, 4.0]}))
+    assert evidence is not None and evidence.note is not None
+    assert (evidence.a, evidence.b) == (2.0, 4.0)
+
+
 def test_two_repeats_of_one_sample_are_blocks_but_cannot_decide() -> None:
     evidence = weigh(series({"x": [1.0, 1.0]}), series({"x": [2.0, 2.0]}))
     assert evidence is not None

@@ -457,7 +457,7 @@ def test_the_first_screen_has_one_order_everywhere() -> None:
     ):
         start = page.index("Decode takes 65.0 %")
         marks = [
-            "is launch-bound; first change: " + first.title,
+            "is launch-bound; fix first: " + first.title,
             "Where the time goes",
             "time per output token",
             "What limits each phase",

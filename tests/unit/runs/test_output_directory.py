@@ -49,7 +49,7 @@ def test_the_directory_of_a_run_is_refused_with_or_without_its_manifest(tmp_path
     (tmp_path / "run" / "manifest.json").write_text("{}")
     _summary(tmp_path / "old", "llm-perf-opt", "run", "model=x")
     for name in ("run", "old"):
-        with pytest.raises(ConfigError, match="holds a run"), lock_output(tmp_path / name):
+        with pytest.raises(ConfigError, match="contains a run"), lock_output(tmp_path / name):
             raise AssertionError("it was not refused")
         with hold(tmp_path / name):
             pass  # nor is it held any longer

@@ -129,7 +129,7 @@ def test_so_much_is_named_and_the_rest_counted(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_sweep_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no sweep"):
+    with pytest.raises(InputError, match="contains no sweep"):
         collect(tmp_path)
     with pytest.raises(InputError, match="not a directory"):
         collect(tmp_path / "none")

@@ -273,7 +273,7 @@ class EventStream:
     def _finish(self, header: bytes, window: Window) -> None:
         if self._repaired:
             self.warnings.append(
-                f"{self.path.name}: {self._repaired} piece(s) were not valid JSON and were repaired"
+                f"{self.path.name}: {self._repaired} pieces were not valid JSON and were repaired"
             )
         while not window.at_end:
             if len(window) > _HEADER_LIMIT_BYTES:

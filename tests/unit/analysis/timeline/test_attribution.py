@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_name
+from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_name, by_range_and_name
 from llm_perf_opt.analysis.timeline.range_names import meaning_of, parse_rules
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.analysis.timeline.tables import kernel_rows
 from llm_perf_opt.core.errors import ConfigError
 from tests.text_facts import mentions
-from tests.unit.timelines import by_innermost, by_range_and_name, make_timeline
+from tests.unit.timelines import by_innermost, make_timeline
 
 LAUNCH = "cudaLaunchKernel"
 
