@@ -187,6 +187,14 @@ def _cases() -> Iterator[Case]:
     for name, record in _RECORDS.items():
         yield Case("structure", f"--serving: {name}", _serving("serving", _lines(record)), (0, 3))
         yield Case("structure", f"--serving-steps: {name}", _serving("serving-steps", _lines(record)), (0, 3))
+    loads = {**_HEADER, "loads": [{"kind": "open", "rate_per_s": rate} for rate in range(1, 20_001)]}
+    yield Case(
+        "structure",
+        "--serving: 20,000 load points",
+        _serving("serving", _lines(loads, _REQUEST)),
+        3,
+        ("load points",),
+    )
     for name, text in _TEXTS.items():
         yield Case("structure", f"/metrics: {name}", _metrics_text(text), (0, 3))
     for name, content in _INDEXES.items():

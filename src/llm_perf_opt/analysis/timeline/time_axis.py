@@ -298,9 +298,9 @@ def _longest_gaps(
     origin = int(timeline.ops.start_ns[0])
     candidates: list[tuple[int, int, int]] = []
     for number, (one, own) in enumerate(zip(activities, windows, strict=True)):
-        whole, starts, ends = own[WHOLE], one.idle.gaps.start, one.idle.gaps.end
-        long = np.flatnonzero(ends - starts >= _GAP_NS)
-        length = whole.length_before(ends[long]) - whole.length_before(starts[long])
+        whole, idle = own[WHOLE], one.idle.gaps
+        long = np.flatnonzero(idle.end - idle.start >= _GAP_NS)
+        length = whole.length_before(idle.end[long]) - whole.length_before(idle.start[long])
         longest = np.argsort(-length, kind="stable")[:_MOST_GAPS].tolist()
         candidates += [(-int(length[at]), number, int(long[at])) for at in longest if length[at] >= _GAP_NS]
     gaps = []
