@@ -41,8 +41,8 @@ test: $(LINT) $(INSTALLED)  ## lint and the whole test suite
 	@# Tests read and write UTF-8, whatever the locale; those of other locales set their own.
 	PYTHONUTF8=1 $(BIN)/python -m pytest $(TEST_ARGS)
 
-docs: $(INSTALLED)  ## the documentation as a site, links checked: site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: $(INSTALLED)  ## the documentation of this version as a site, links checked: site/index.html
+	$(BIN)/python scripts/build-docs.py
 
 check-engines: $(INSTALLED)  ## step labels of the newest vLLM and SGLang (downloads their source, installs nothing)
 	$(BIN)/python scripts/check-engines.py

@@ -2,6 +2,7 @@
 
     python scripts/check-install.py            # the light installation, on every Python from 3.11 to 3.13 that is found
     python scripts/check-install.py --run      # also the extra `run`, on the first of them (torch of constraints.txt)
+    python scripts/check-install.py --image    # also the build steps of Dockerfile, in a clean directory instead of a container
 
 It prints the size and time of each installation, and ends with 1 if a check fails. Everything is below a temporary directory.
 """
@@ -12,6 +13,7 @@ import argparse
 import gzip
 import http.server
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -208,9 +210,37 @@ def try_run(scripts: Path, folder: Path) -> None:
         sys.exit("run wrote no summary")
 
 
+def try_image(folder: Path, python: str) -> None:
+    """Execute COPY and RUN of the first stage of ``Dockerfile`` below a directory, and use what they made as an ordinary user would."""
+    text = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    stage = text.split("\nFROM ")[1]
+    source, target = folder / "image-source", folder / "image"
+    source.mkdir()
+    arguments = {
+        name: value
+        for name, _, value in (one.partition("=") for one in re.findall(r"^ARG (.*)$", stage, re.M))
+    }
+    for word, value in re.findall(r"^(COPY|RUN) (.*)$", stage, re.M):
+        if word == "COPY":
+            *names, _ = value.split()
+            for name in names:
+                copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy2
+                copy(REPOSITORY / name, source / name)
+            continue
+        command = value.replace("/opt/llm-perf-opt", str(target)).replace(
+            "python -m venv", f"{python} -m venv"
+        )
+        for name, default in arguments.items():
+            command = command.replace(f"${{{name}}}", default)
+        call("sh", "-ec", command, cwd=source)
+    print(f"image: {size(target) / 1e6:.0f} MB below /opt/llm-perf-opt")
+    call(target / "bin" / "llm-perf-opt", "doctor", "--json", cwd=folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--run", action="store_true", help="also try the extra `run` (downloads torch)")
+    parser.add_argument("--image", action="store_true", help="also try the build steps of Dockerfile")
     options = parser.parse_args()
     pythons = find_pythons()
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-install-") as name:
@@ -225,6 +255,8 @@ def main() -> None:
         if options.run:
             version, python = next(iter(pythons.items()))
             try_run(install(python, f"{wheel}[run]", folder / f"run-{version}"), folder / "try-run")
+        if options.image:
+            try_image(folder, next(iter(pythons.values())))
     print(f"checked on Python {', '.join(pythons)}")
 
 

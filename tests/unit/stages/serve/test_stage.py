@@ -366,6 +366,14 @@ def test_mistakes_are_refused_before_any_work(overrides: list[str], expected: st
     assert not (tmp_path / "run" / "serve").exists()
 
 
+@pytest.mark.parametrize(
+    "override", ["pipeline.serve.env={OMP_NUM_THREADS:1}", "+pipeline.serve.env.OMP_NUM_THREADS=1"]
+)
+def test_variables_of_the_server_are_free_names(override: str, tmp_path: Path) -> None:
+    found = compose_config([override], cwd=tmp_path).pipeline["serve"]
+    assert isinstance(found, ServeConfig) and found.env == {"OMP_NUM_THREADS": "1"}
+
+
 def test_the_same_configuration_sends_the_same_requests(tmp_path: Path) -> None:
     sent = []
     for name in ("a", "b"):
