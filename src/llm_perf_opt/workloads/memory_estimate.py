@@ -80,6 +80,13 @@ def memory_problems(config: AppConfig, stage: str) -> list[Problem]:
     return [Problem(severity, message, _fixes(config, chosen, available, stage), "model")]
 
 
+def loaded_need(config: AppConfig) -> MemoryNeed | None:
+    """Estimate a workload's memory in the data type it is loaded in; ``None``: not known."""
+    if config.workload_command.command is not None or loading_problem(config.model) is not None:
+        return None
+    return memory_need(config, _settled_dtype(config.model.dtype, config.resolved_device))
+
+
 def memory_need(config: AppConfig, dtype: Dtype) -> MemoryNeed | None:
     """Estimate a workload's memory in a data type; ``None`` for an architecture without a closed form."""
     decoder = _decoder(config.model)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.ranks import Rank
 from llm_perf_opt.workloads import rank_group
+from llm_perf_opt.workloads.rank_group import _bind_memory
 from tests.text_facts import mentions
 
 
@@ -101,3 +104,26 @@ def test_ranks_with_unequal_settings_all_name_the_key() -> None:
     assert [text == "equal" for text in first] == [True, True, False, False, True]
     assert "rank 1" in first[2] and "infer.max_new_tokens" in first[2]
     assert "run.repeats" in first[3]
+
+
+def test_memory_of_a_process_is_bound_to_a_node() -> None:
+    """In a process of its own: the binding lasts as long as the process."""
+    code = (
+        "from llm_perf_opt.core.errors import ConfigError\n"
+        "from llm_perf_opt.workloads.rank_group import _bind_memory\n"
+        "try:\n"
+        "    _bind_memory('0')\n"
+        "    print(open('/proc/self/numa_maps').read().count('bind:0') > 0)\n"
+        "except ConfigError as error:\n"
+        "    print(error.data['key'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # A container may forbid it; then the key is named.
+    assert done.stdout.strip() in ("True", "run.memory_nodes")
+
+
+@pytest.mark.parametrize("nodes", ["x", "1-", "9999"])
+def test_nodes_that_are_none_are_refused_with_the_key(nodes: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        _bind_memory(nodes)
+    assert refused.value.data["key"] == "run.memory_nodes"

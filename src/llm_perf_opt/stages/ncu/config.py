@@ -40,7 +40,8 @@ class NcuCliConfig:
     """``--section``, each."""
     export: NcuExportConfig = field(default_factory=NcuExportConfig)
     replay_mode: str | None = None
-    """``--replay-mode``: kernel, application, range, app-range; null: not passed (kernel)."""
+    """``--replay-mode``: kernel, application, range, app-range; null: kernel (not passed), or application where the
+    model fills 80 % of the device's memory and kernel replay has no room to save what kernels write."""
     kernel_name_base: str = "demangled"
     """``--kernel-name-base`` of the kernel filter: demangled (exact instances) or function (all of them)."""
     filter_mode: str | None = None
@@ -65,8 +66,9 @@ class NcuSelectionConfig:
 
     top_n: int | None = None
     """Most kernels of a run; null: ``run.top_n_kernels``."""
-    per_phase: bool = True
-    """A run of its own for every phase, with the top kernels of that phase; false: one run, the top of all phases."""
+    per_phase: bool | None = None
+    """true: a run of its own for every phase, with the top kernels of that phase; false: one run, the top of all phases; null: a run
+    for every phase, or one run with the top kernels of every phase where the weights take 16 GB or more and loading them again is slow."""
     until_share: float | None = None
     """Stop once this share of kernel time is covered (0.9)."""
     kernel_regex: str | None = None

@@ -57,6 +57,8 @@ class Captured:
     tables: Tables = field(default_factory=dict)
     ranges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Phase → names of the ranges it is made of, where an export tells."""
+    is_large: bool = False
+    """Whether loading the model once more for every phase takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _place(phase: str) -> int:
 
 
 def phase_groups(
-    include: str | Sequence[str] | None, captured: Captured, *, per_phase: bool
+    include: str | Sequence[str] | None, captured: Captured, *, per_phase: bool | None
 ) -> list[PhaseGroup]:
     """Return the runs: one for each requested and captured phase, else one for all.
 
@@ -186,7 +188,7 @@ def phase_groups(
     groups = [PhaseGroup(label, own, {label: tables[label]}) for label, own in wanted.items()]
     if len(groups) == 1:
         return [PhaseGroup("", groups[0].include, groups[0].tables)]
-    if per_phase:
+    if per_phase or (per_phase is None and not captured.is_large):
         return groups
     ranges = tuple(dict.fromkeys(each for group in groups for each in group.include))
     return [PhaseGroup("", ranges, {label: tables[label] for label in wanted})]
@@ -337,14 +339,17 @@ def _make_plan(
             hint="list them with: ncu --list-sections",
             key="pipeline.ncu.ncu_cli.sections",
         )
-    targets = _targets(config, group.tables, top_n)
+    merged = config.selection.per_phase is None and len(group.tables) > 1
+    targets = _targets(config, group.tables, top_n, per_phase=merged)
     names = [kernel.name for table in group.tables.values() for kernel in table]
     regex = config.selection.kernel_regex or kernel_filter(
         [target.name for target in targets], names, name_base=cli.kernel_name_base
     )
     set_name = accept_set(cli.set, capabilities.sets)
     names_collected = tuple(metrics.names) if metrics else ()
-    filter_mode, count = _launch_limits(config, capabilities, len(targets), regex)
+    filter_mode, count = _launch_limits(
+        config, capabilities, len(targets), regex, phases=len(group.tables) if merged else 1
+    )
     passes = estimated_passes(set_name, sections.names, names_collected)
     cost = _cost_estimate(targets, passes, filter_mode, count, cli.replay_mode)
     notes = list(metrics.notes) if metrics else []
@@ -385,10 +390,10 @@ def _available_metrics(config: NcuConfig, capabilities: NcuCapabilities) -> froz
     return known_metrics(capabilities.executable, chips or capabilities.default_chips) or None
 
 
-def _targets(config: NcuConfig, tables: Tables, top_n: int) -> list[Target]:
+def _targets(config: NcuConfig, tables: Tables, top_n: int, *, per_phase: bool) -> list[Target]:
     if config.selection.kernel_regex:
         return []
-    return select_targets(tables, top_n=top_n, until_share=config.selection.until_share)
+    return select_targets(tables, top_n=top_n, until_share=config.selection.until_share, per_phase=per_phase)
 
 
 def _export_sections(
@@ -400,14 +405,17 @@ def _export_sections(
 
 
 def _launch_limits(
-    config: NcuConfig, capabilities: NcuCapabilities, targets: int, regex: str | None
+    config: NcuConfig, capabilities: NcuCapabilities, targets: int, regex: str | None, *, phases: int
 ) -> tuple[str | None, int | None]:
-    """Limit the launches of a run: a workload launches its kernels thousands of times."""
+    """Limit the launches of a run: a workload launches its kernels thousands of times.
+
+    ncu counts over the whole program, so a run of several ``phases`` has launches for each of them.
+    """
     cli = config.ncu_cli
     if cli.filter_mode or cli.launch_count is not None:
         return cli.filter_mode, cli.launch_count
     if capabilities.per_launch_config:
-        return "per-launch-config", _PER_CONFIGURATION
+        return "per-launch-config", _PER_CONFIGURATION * phases
     return None, targets * _WITHOUT_COUNTING if regex and targets else _UNFILTERED
 
 

@@ -82,8 +82,8 @@ class NcuStage(Stage):
 
     def plan(self, context: StageContext) -> list[str]:
         """Show the commands and files, also on a machine that cannot run them; the kernels depend on nsys."""
-        config = context.stage_config(self.name, NcuConfig)
         context = _with_gpu(context)
+        config = _settled(context, context.stage_config(self.name, NcuConfig))
         executable = checks.find_tool("ncu", config.executable)
         capabilities = probe_ncu(executable) if executable else assumed_ncu(config.executable)
         folder = context.artifacts.root / self.name
@@ -118,6 +118,7 @@ class NcuStage(Stage):
             raise checks.missing_tool("ncu", config.executable)
         if not context.config.workload_command.command:
             require_room(context.config.resolved_device)
+        config = _settled(context, config)
         capabilities = probe_ncu(executable)
         plans = _plans(context, config, capabilities)
         folder = context.artifacts.out_dir(self.name)
@@ -147,8 +148,34 @@ class NcuStage(Stage):
         return collect(self.name, [Part("ncu capture", functools.partial(ncu_facts, folder))])
 
 
+_LARGE_BYTES = 16e9
+"""Weights from which loading them once more for every phase takes minutes."""
+_NEARLY_FULL = 0.8
+"""Share of the device's memory above which kernel replay may find no room to save what kernels write."""
+
+
+def _settled(context: StageContext, config: NcuConfig) -> NcuConfig:
+    """Return the configuration with the replay mode that the memory allows, unless one is chosen."""
+    from llm_perf_opt.workloads.memory_estimate import available_bytes, loaded_need
+
+    if config.ncu_cli.replay_mode is not None:
+        return config
+    need = loaded_need(context.config)
+    available = available_bytes(context.config.resolved_device)
+    if need is None or available is None or need.total < _NEARLY_FULL * available:
+        return config
+    return replace(config, ncu_cli=replace(config.ncu_cli, replay_mode="application"))
+
+
+def _is_large(context: StageContext) -> bool:
+    from llm_perf_opt.workloads.memory_estimate import loaded_need
+
+    need = loaded_need(context.config)
+    return need is not None and need.weights >= _LARGE_BYTES
+
+
 def _plans(context: StageContext, config: NcuConfig, capabilities: NcuCapabilities) -> list[NcuPlan]:
-    captured = read_captured(context.artifacts.root / "nsys")
+    captured = replace(read_captured(context.artifacts.root / "nsys"), is_large=_is_large(context))
     return make_plans(
         config,
         capabilities,

@@ -19,6 +19,7 @@ from llm_perf_opt.stages.ncu.plan import (
 )
 from llm_perf_opt.stages.ncu.stage import NcuStage
 from llm_perf_opt.stages.ncu.targets import KernelTime, Target
+from llm_perf_opt.workloads import memory_estimate
 from tests.ncu_support import TOOLS, context, profiling_stand_in
 from tests.needs import example_reports
 from tests.text_facts import mentions
@@ -101,6 +102,34 @@ def test_all_phases_in_one_run_when_requested(tmp_path: Path) -> None:
     assert values(found["run"], "--nvtx-include") == ["prefill/", "decode/"]
     (pattern,) = values(found["run"], "--kernel-name")
     assert "gemm" in pattern and "gemv" in pattern and "load" not in pattern
+
+
+def test_a_large_model_is_loaded_once_for_all_phases(tmp_path: Path) -> None:
+    """As many launches as two runs, and the top kernel of each phase."""
+    run_dir = tmp_path / "run"
+    export(run_dir / "nsys" / "run.sqlite")
+    large = ("run.top_n_kernels=1", "model.arch.hidden_size=8192", "model.arch.intermediate_size=28672")
+    deep = ("model.arch.num_hidden_layers=64", "model.arch.num_attention_heads=64")
+    found = commands(run_dir, *large, *deep, program="model=llama_tiny")
+    assert set(found) == {"run"}
+    assert values(found["run"], "--nvtx-include") == ["prefill/", "decode/"]
+    (pattern,) = values(found["run"], "--kernel-name")
+    assert "gemm" in pattern and "gemv" in pattern
+    (both,) = values(found["run"], "--launch-count")
+    small = commands(run_dir, "run.top_n_kernels=1", program="model=llama_tiny")
+    assert set(small) == {"prefill/run", "decode/run"}
+    assert sum(int(values(words, "--launch-count")[0]) for words in small.values()) == int(both)
+
+
+@pytest.mark.parametrize(("available", "mode"), [(1e6, ["application"]), (1e15, []), (None, [])])
+def test_application_replay_where_the_model_fills_the_memory(
+    available: float | None, mode: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_estimate, "available_bytes", lambda device: available)
+    found = commands(tmp_path / "run", program="model=llama_tiny")
+    assert values(found["run"], "--replay-mode") == mode
+    chosen = commands(tmp_path / "run", "pipeline.ncu.ncu_cli.replay_mode=range", program="model=llama_tiny")
+    assert values(chosen["run"], "--replay-mode") == ["range"]
 
 
 def test_without_a_capture_all_phases_are_looked_at_without_a_filter(tmp_path: Path) -> None:
