@@ -126,7 +126,7 @@ def _add_parts(found: Analysed) -> None:
             point.notes.append("Too few of its requests were matched to steps: no parts.")
             continue
         point.ttft_parts_s = mean_parts(parts.ttft, chosen, undecided=undecided)
-        if np.isnan(requests.scheduled_s[chosen]).all():
+        if point.ttft_parts_s is not None and np.isnan(requests.scheduled_s[chosen]).all():
             point.ttft_parts_s.client = None  # the client did not record when it meant to send
         point.decode_parts_s = mean_parts(parts.decode, chosen, undecided=np.maximum(rest, 0.0))
     if not np.isnan(matches.arrival_s[matches.matched]).all():
