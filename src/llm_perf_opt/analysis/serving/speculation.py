@@ -118,6 +118,6 @@ def _fit(positions: np.ndarray, seconds: np.ndarray) -> tuple[_Fit | None, str]:
     rest = usual * weights - design @ solution
     variance = float(rest @ rest) / max(len(sizes) - 2, 1) * np.linalg.inv(design.T @ design)[1, 1]
     step_s, position_s = float(solution[0]), float(solution[1])
-    if position_s <= 0 or step_s <= 0 or not math.isfinite(variance):
+    if step_s <= 0 or not math.isfinite(variance) or position_s <= _T * math.sqrt(max(variance, 0.0)):
         return None, "Steps with more positions do not take longer: the cost of one more is below the noise."
     return _Fit(step_s, position_s, math.sqrt(max(variance, 0.0))), ""
