@@ -315,7 +315,7 @@ def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> 
 
 
 def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="no such file"):
         read_kineto(tmp_path / "absent.json")
     with pytest.raises(InputError, match="cannot read"):
         read_kineto(tmp_path)

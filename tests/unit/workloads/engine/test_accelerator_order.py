@@ -180,9 +180,9 @@ def test_a_device_without_allocations_is_asked_for_nothing_else() -> None:
     accelerator = RecordingAccelerator()
     engine = recording_engine(accelerator)
     accelerator.held = MemoryUse(0, 0)
-    accelerator.asked.clear()
+    accelerator.calls.clear()
     found = engine.release()
-    assert accelerator.asked == []
+    assert accelerator.calls == []
     assert found is not None and found.is_proved and found.left_bytes == 0
 
 

@@ -37,7 +37,7 @@ class FakeEngine:
     def __init__(self, times: Sequence[float]) -> None:
         self.now, self.passes, self._times = 0.0, 0, times
         self.adapter = self
-        self.settles_per_shape, self.compilations = False, None
+        self.settles_per_shape, self.compilations, self.proposer = False, None, None
 
     def info(self) -> EngineInfo:
         return EngineInfo("fake", "real", "Fake", "cpu", "float32", 1, 0.0)
