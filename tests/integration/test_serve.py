@@ -130,29 +130,3 @@ def test_a_profiled_window_of_two_ranks(tmp_path: Path) -> None:
     assert window["matched_steps"] >= window["steps"] - 2
     assert [one["id"] for one in window["requests"]] == [f"profiled-{place}" for place in range(8)]
     assert not left_running(root)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3 * LIMIT_S)
-@pytest.mark.needs("serving", "vllm")
-def test_improve_keeps_an_option_that_helps_and_drops_one_that_hurts(tmp_path: Path) -> None:
-    """The real CPU build: a batch of one request against four, and prompts in 32 parts."""
-    out = tmp_path / "search"
-    helps, hurts = "--max-num-seqs=4", "--max-num-batched-tokens=16"
-    command = [
-        sys.executable, "-m", "llm_perf_opt", "improve", "--engine", "vllm", "--executable", str(environment_program("vllm", "vllm")),
-        "--model", "llama_tiny", "--concurrency", "4", "--requests", "6", "--prompt-tokens", "512", "--new-tokens", "8", "--samples", "2",
-        "--out", str(out), "--quiet", "--only", "batch-limit", "--try", hurts, "--budget", "50m", "hardware.probe=false",
-        "pipeline.serve.certify=false", "--", "--max-num-seqs", "1",
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=3 * LIMIT_S, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = read_json(out / "improve.json")
-    single = {tuple(one["overrides"]): one for one in found["tried"] if one["role"] == "single"}
-    assert (single[(helps,)]["decision"], single[(helps,)]["output"]) == ("keep", "equal")
-    assert single[(hurts,)]["decision"] == "drop" and single[(hurts,)]["measured"]["change_ratio"] < 0
-    assert found["best"]["overrides"] == [helps]
-    assert helps in (out / "best.sh").read_text()
-    assert not left_running(out)
