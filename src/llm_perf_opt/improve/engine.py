@@ -213,8 +213,8 @@ class ServerSearch(Search):
         if outcome.out_of_budget:
             return None
         trial = self._concluded(trial, outcome)
-        if trial.decision == "drop":
-            trial.reason = outcome.note or trial.reason.replace("pairs of passes", "pairs of load blocks")
+        if trial.decision == "drop" and outcome.note is not None:
+            trial.reason = outcome.note
         return trial
 
 

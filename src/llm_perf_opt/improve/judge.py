@@ -76,7 +76,7 @@ def _dropped(measured: Measured, settings: SearchSettings) -> str:
     if measured.processes > 1 or measured.process_changes:
         shown = ", ".join(units.percent(each) for each in measured.process_changes)
         return f"not shown: a gain in one process, but with the spread of processes ({shown}) it may be below {least}"
-    return f"not shown: {measured.blocks} pairs of passes neither show nor exclude a gain of {least} here"
+    return f"not shown: {measured.blocks} pairs neither show nor exclude a gain of {least} here"
 
 
 def gain_of(change_ratio: float, metric: Metric) -> float:

@@ -37,7 +37,7 @@ from llm_perf_opt.stages.serve.load import PlannedRequest, Vocabulary, plan_load
 from llm_perf_opt.stages.serve.server import Server, free_port, prepare
 from llm_perf_opt.stages.serve.stage import server_settings
 from llm_perf_opt.summary.codec import to_plain
-from llm_perf_opt.summary.statistics import TrialVerdict
+from llm_perf_opt.summary.statistics import TrialVerdict, student_quantile
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
@@ -48,8 +48,6 @@ LEAST_STARTS = 2
 PAIRS_PER_START = 8
 _LEAST_PAIRS = 4
 """Of a start, whatever those before it showed."""
-_T_QUANTILES = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
-"""One-sided, 95 %, of Student's distribution with 1, 2, … degrees of freedom."""
 _LEAST_GOOD = 0.5
 """Requests within the limits that a block without any counts as, so that a ratio exists."""
 _ANSWERS_SEED, _BLOCKS_SEED = 500_009, 1_000_003
@@ -126,7 +124,7 @@ def holds_over_starts(ratios: Sequence[float]) -> bool:
     """Return whether the starts, each with its median log ratio, show a gain (one-sided t-test at 5 %)."""
     if len(ratios) < LEAST_STARTS:
         return False
-    quantile = _T_QUANTILES[min(len(ratios) - 1, len(_T_QUANTILES)) - 1]
+    quantile = student_quantile(1 - DROP_ERROR, len(ratios) - 1)
     return fmean(ratios) < 0 and -fmean(ratios) >= quantile * stdev(ratios) / math.sqrt(len(ratios))
 
 

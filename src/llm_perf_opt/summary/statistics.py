@@ -100,7 +100,11 @@ def interval_ratio(log_values: Sequence[float], confidence: float = 0.95) -> flo
 
 
 def student_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t by its expansion around the normal one: within 1 % from three degrees on, 5 % at two."""
+    """Quantile of Student's t: exact at one and two degrees, its expansion around the normal one (within 1 %) from three on."""
+    if degrees == 1:
+        return math.tan(math.pi * (probability - 0.5))
+    if degrees == 2:
+        return (2 * probability - 1) / math.sqrt(2 * probability * (1 - probability))
     z = NormalDist().inv_cdf(probability)
     terms = (
         (z**3 + z) / 4,
