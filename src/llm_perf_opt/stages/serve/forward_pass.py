@@ -33,6 +33,8 @@ class ForwardPassReceiver:
         self.received = self.invalid = self.lost = 0
         """Records written; messages that are not records; records missing by their sequence numbers."""
         self.full = False
+        self.problem: str | None = None
+        """Why writing ended early."""
         self._zmq: Any = import_optional(PACKAGE)
         self._context = self._zmq.Context()
         self._socket = self._context.socket(self._zmq.SUB)
@@ -68,6 +70,12 @@ class ForwardPassReceiver:
         self._context.term()
 
     def _run(self) -> None:
+        try:
+            self._write()
+        except OSError as error:  # a full disk, for example: the load itself goes on
+            self.problem = f"Forward-pass records could not be written: {error}."
+
+    def _write(self) -> None:
         written = 0
         with self.path.open("wb") as stream:
             while True:
@@ -109,8 +117,8 @@ class ForwardPassReceiver:
 
     def notes(self) -> list[str]:
         """Return what a reader of the records must know."""
-        found = []
-        if not self.received:
+        found = [] if self.problem is None else [self.problem]
+        if not self.received and not found:
             found.append(
                 "No forward-pass metrics arrived: check the port, and that the engine publishes them."
             )

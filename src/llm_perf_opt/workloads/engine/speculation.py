@@ -117,8 +117,10 @@ def make_proposer(
             hint="leave it out, or use infer.prompt_lookup_tokens",
             key="infer.draft_tokens",
         )
+    # Code of its repository is trusted for the model that was named, not for the draft.
     chosen = replace(
-        model, adapter="hf_causal_lm", name="draft", path=model.draft_path, config_name=None, arch={}, revision=None
+        model, adapter="hf_causal_lm", name="draft", path=model.draft_path, config_name=None, arch={}, revision=None,
+        trust_remote_code=False,
     )  # fmt: skip
     draft: Any = load_adapter(chosen, infer)
     own, drafted = (each.text_config().vocab_size for each in (_text(adapter), draft))

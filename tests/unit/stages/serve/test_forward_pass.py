@@ -122,6 +122,14 @@ def test_a_server_that_publishes_nothing_gives_a_note(tmp_path: Path) -> None:
     assert "No forward-pass metrics" in receiver.notes()[0]
 
 
+@pytest.mark.needs("zmq")
+def test_records_that_cannot_be_written_are_a_note_and_no_crash(tmp_path: Path) -> None:
+    with ForwardPassReceiver(["tcp://127.0.0.1:9"], tmp_path / "missing" / "records.jsonl") as receiver:
+        pass
+    (note,) = receiver.notes()
+    assert "could not be written" in note and "missing" in note
+
+
 @pytest.mark.needs("serving", "zmq")
 def test_steps_that_a_running_server_publishes_are_matched_to_its_requests(
     tmp_path: Path, publisher: Publisher
