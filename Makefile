@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN_ARGS ?=
-# One process more than cores: some of them wait for tools, servers and time limits.
-TEST_ARGS ?= -n 3 --dist loadfile
+# Twice as many processes as cores: a third of the time they wait for tools, servers and time limits.
+TEST_ARGS ?= -n 4 --dist loadfile
 MODULE ?= analysis --most 10
 
 .DEFAULT_GOAL := help

@@ -7,6 +7,8 @@
 One long run of a tiny decoder through the real engine gives thousands of passes with this machine's own noise: tails, bursts,
 drift. Disjoint stretches of it are dealt to the two sides in the order an experiment measures (A B B A or B A A B by chance).
 Every keep of identical sides is false. Then every time of B is multiplied, and a keep is a detection (or, of a slowdown, an error).
+A level per process is added: each process multiplies B's times by a factor of its own, drawn with the spread of ``SPREADS``, and a
+shown gain is measured in further processes as `improve` does it (``with_processes``; their passes are further stretches).
 At the end whole searches (the real one: singles, combinations, confirmation, the shared error) are run with experiments that
 are dealt such stretches: of remedies that do nothing any best is a false keep, and of one planted gain anything beside it.
 
@@ -25,20 +27,21 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compare_rates import measure, noise
 from llm_perf_opt.analysis.metrics import run_series
-from llm_perf_opt.improve.costs import BatchPass, UnitPass, total_change
-from llm_perf_opt.improve.experiment import Outcome, run_experiment
+from llm_perf_opt.analysis.statistics import processes_needed
+from llm_perf_opt.improve.costs import BatchPass, UnitPass, as_log_ratio, median_log_ratio, total_change
+from llm_perf_opt.improve.experiment import Outcome, pairs_per_process, run_experiment, with_processes
 from llm_perf_opt.improve.experiment import measure as measured
 from llm_perf_opt.improve.measuring import Letter, Spec, take_turns
 from llm_perf_opt.improve.outputs import Answers
 from llm_perf_opt.improve.plan import Candidate, Planned
 from llm_perf_opt.improve.search import Search
 from llm_perf_opt.remedies.base import Remedy, fixed
-from llm_perf_opt.remedies.data import Baseline, Best, Improvement, OutputCheck, SearchSettings
+from llm_perf_opt.remedies.data import Baseline, Best, Improvement, Measured, OutputCheck, SearchSettings
 
 TESTS = 14
 """Tests of a search of usual size, which share the family error."""
@@ -53,6 +56,9 @@ SETTINGS = (
 )
 """One remedy each: a search over them is of usual size. Nothing is run with them."""
 PLANTED = {SETTINGS[2]: 0.8}
+SPREADS = (0.0, 0.01, 0.03)
+"""Deviation between processes of one side; ``process_spread.py`` measures it."""
+PROCESSES = SearchSettings().processes
 FACTORS = (1.0, 0.95, 0.9, 0.8, 0.5, 1.05, 1.1)
 REAL = [
     "model=llama_tiny",
@@ -98,9 +104,36 @@ def turns(stretch: Stretch, factor: float, wanted: Spec) -> tuple[list[UnitPass]
     return passes, test.verdict() or "not shown", test.count
 
 
-def deal(stretch: Stretch, factor: float, wanted: Spec) -> tuple[str, int]:
-    """Return the verdict of an experiment over a stretch and how many pairs it needed."""
-    return turns(stretch, factor, wanted)[1:]
+@dataclass
+class Dealer:
+    """Experiments in several processes over stretches that are dealt one after the other."""
+
+    hands: Iterator[Stretch]
+    spread: float
+    chance: random.Random
+
+    def experiment(self, factor: float, wanted: Spec) -> tuple[Measured | None, list[UnitPass], int]:
+        """Return what an experiment comes to, its passes, and how many pairs the first process needed.
+
+        Both sides have a level of their own in each process: their ratio has √2 times the spread.
+        """
+        passes, verdict, pairs = turns(next(self.hands), factor * self._level(), wanted)
+        found = measured(passes, wanted)
+        if verdict != "gain" or found is None:
+            return found, passes, pairs
+        settings = replace(wanted.settings, most_blocks=pairs_per_process(found.blocks))
+        again = replace(wanted, settings=settings, fixed=True)
+        levels = [as_log_ratio(found.change_ratio, "total")]
+        while len(levels) < processes_needed(levels, PROCESSES):
+            one = turns(next(self.hands), factor * self._level(), again)[0]
+            level = median_log_ratio(one, "total")
+            if level is None:
+                break
+            levels.append(level)
+        return with_processes(found, levels[1:], wanted), passes, pairs
+
+    def _level(self) -> float:
+        return math.exp(math.sqrt(2) * self.spread * self.chance.gauss(0, 1))
 
 
 def judge(path: Path, repeats: int, searches: int) -> None:
@@ -112,22 +145,50 @@ def judge(path: Path, repeats: int, searches: int) -> None:
     print(
         "| B against A | experiments | kept | called slower | pairs needed, median |\n|---|---:|---:|---:|---:|"
     )
-    for factor in FACTORS:
-        label = "identical" if factor == 1 else f"{factor - 1:+.0%}"
-        row(label, found, factor, repeats, FAMILY_ERROR / TESTS, LEAST_GAIN)
-    row("identical, all of the error on one test", found, 1.0, repeats, FAMILY_ERROR, LEAST_GAIN)
-    row("identical, the same, and any gain counts", found, 1.0, repeats, FAMILY_ERROR, 0.0)
-    families(found, searches)
+    for spread in SPREADS:
+        between = f", {spread:.0%} between processes"
+        for factor in FACTORS:
+            label = "identical" if factor == 1 else f"{factor - 1:+.0%}"
+            row(label + between, found, factor, repeats, FAMILY_ERROR / TESTS, LEAST_GAIN, spread)
+        row(
+            f"identical, all of the error on one test{between}",
+            found,
+            1.0,
+            repeats,
+            FAMILY_ERROR,
+            LEAST_GAIN,
+            spread,
+        )
+        row(
+            f"identical, the same, and any gain counts{between}",
+            found,
+            1.0,
+            repeats,
+            FAMILY_ERROR,
+            0.0,
+            spread,
+        )
+    for spread in SPREADS:
+        families(found, searches, spread)
 
 
 def row(
-    label: str, found: list[Stretch], factor: float, repeats: int, alpha: float, least_gain: float
+    label: str,
+    found: list[Stretch],
+    factor: float,
+    repeats: int,
+    alpha: float,
+    least_gain: float,
+    spread: float = 0.0,
 ) -> None:
-    results = [
-        deal(stretch, factor, spec(alpha, seed * 1000 + place, least_gain))
-        for place, stretch in enumerate(found)
-        for seed in range(repeats)
-    ]
+    results = []
+    for place in range(len(found)):
+        for seed in range(repeats):
+            wanted = spec(alpha, seed * 1000 + place, least_gain)
+            hands = itertools.cycle([*found[place:], *found[:place]])
+            dealer = Dealer(hands, spread, random.Random(wanted.settings.seed))
+            outcome, _, blocks = dealer.experiment(factor, wanted)
+            results.append(("not shown" if outcome is None else outcome.verdict, blocks))
     kept = sum(verdict == "gain" for verdict, _ in results)
     slower = sum(verdict == "slower" for verdict, _ in results)
     pairs = statistics.median(blocks for _, blocks in results)
@@ -152,18 +213,20 @@ class Rates:
     """Searches in which an experiment on nothing but such settings decided to keep."""
 
 
-def search_once(found: Sequence[Stretch], effects: Mapping[str, float], seed: int) -> Improvement:
+def search_once(
+    found: Sequence[Stretch], effects: Mapping[str, float], seed: int, spread: float = 0.0
+) -> Improvement:
     """Run the real search over the remedies; each experiment is dealt a stretch of its own, in an order by chance."""
     order = list(found)
     random.Random(seed).shuffle(order)
-    hands = itertools.cycle(order)
+    dealer = Dealer(itertools.cycle(order), spread, random.Random(seed))
 
     def run(wanted: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
         factor = math.prod(effects.get(item, 1.0) for item in wanted.b if item not in wanted.a)
-        passes = turns(next(hands), factor, wanted)[0]
+        found_here, passes, _ = dealer.experiment(factor, wanted)
         same = Answers(tokens={"x": [1]}, prompt_tokens={"x": 1})
         return Outcome(
-            measured=measured(passes, wanted),
+            measured=found_here,
             check=OutputCheck(tokens_equal=True, samples=1),
             answers={"a": same, "b": same},
             total_change=total_change(passes, wanted.metric),
@@ -186,9 +249,11 @@ def all_settings() -> Planned:
     return Planned([Candidate(Remedy(item, item, fixed(item)), (item,)) for item in SETTINGS])
 
 
-def search_rates(found: Sequence[Stretch], effects: Mapping[str, float], searches: int) -> Rates:
+def search_rates(
+    found: Sequence[Stretch], effects: Mapping[str, float], searches: int, spread: float = 0.0
+) -> Rates:
     """Run many searches, each over the stretches in another order."""
-    made = [search_once(found, effects, seed * 1000) for seed in range(searches)]
+    made = [search_once(found, effects, seed * 1000, spread) for seed in range(searches)]
     return Rates(
         searches=searches,
         tests=all_settings().tests,
@@ -201,15 +266,15 @@ def search_rates(found: Sequence[Stretch], effects: Mapping[str, float], searche
     )
 
 
-def families(found: Sequence[Stretch], searches: int) -> None:
+def families(found: Sequence[Stretch], searches: int, spread: float = 0.0) -> None:
     """Whole searches: how many keep what does nothing, and how many find the one gain there is."""
     print(
-        f"\n| {searches} searches over {len(SETTINGS)} remedies, {all_settings().tests} tests each | keep what does nothing | "
+        f"\n| {searches} searches over {len(SETTINGS)} remedies, {all_settings().tests} tests each, {spread:.0%} between processes | keep what does nothing | "
         "one of their experiments does | find the gain |\n|---|---:|---:|---:|"
     )
     planted = ", ".join(f"{name} {factor - 1:+.0%}" for name, factor in PLANTED.items())
     for label, effects in (("no remedy does anything", {}), (f"one does: {planted}", PLANTED)):
-        rates = search_rates(found, effects, searches)
+        rates = search_rates(found, effects, searches, spread)
         shown = f"{rates.found} ({rates.found / searches:.0%})" if effects else ""
         print(
             f"| {label} | {rates.false} ({rates.false / searches:.0%}) | {rates.any_false} ({rates.any_false / searches:.0%}) | "

@@ -24,7 +24,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from llm_perf_opt.analysis.statistics import PROCESS_SPREAD_RATIO, SequentialTest, over_processes
+from llm_perf_opt.analysis.statistics import (
+    PROCESS_SPREAD_RATIO,
+    SequentialTest,
+    over_processes,
+    processes_needed,
+)
 from llm_perf_opt.process.launch import run_process
 from llm_perf_opt.summary.statistics import StoppingRule
 
@@ -35,7 +40,7 @@ WORKLOAD = [
     "run.threads=1",
 ]
 PASSES = 80
-SPREADS = (0.0, 0.005, 0.01, 0.02)
+SPREADS = (0.0, 0.01, 0.02, 0.03, 0.05)
 NOISE = 0.03
 """Deviation of the log ratio of a pair of passes in the simulation."""
 EXTRA_PAIRS = 6
@@ -142,7 +147,7 @@ def experiment(
     if verdict != "gain" or change is None:
         return False, False
     levels = [change.estimate]
-    for _ in range(processes - 1):
+    while len(levels) < processes_needed(levels, processes):
         centre = effect + math.sqrt(2) * spread * chance.gauss(0, 1)
         levels.append(statistics.median(centre + NOISE * chance.gauss(0, 1) for _ in range(EXTRA_PAIRS)))
     return True, over_processes(change, levels, alpha).high < math.log1p(-rule.least_gain_ratio)

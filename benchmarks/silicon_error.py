@@ -1,10 +1,12 @@
-"""How wrong interpolation between measured operators is: every value of an axis left out in turn, and asked for.
+"""How wrong estimates between and beyond measured operators are: measured shapes are asked for with their neighbours left out.
 
 Run: ``python -m benchmarks.silicon_error [--write]`` with the extra ``silicon``; ``--write`` puts the tables into
-docs/expected-times-accuracy.md, and what answers carry as their error into hardware/silicon/errors.yaml. A left-out value doubles the gap
-it lies in, so the errors are those of a grid twice as wide as the one that is used: upper estimates. Beside them: the outermost
-value left out (extrapolation), and every measured shape against its roofline. The three constants of that roofline are computed
-and printed too; they are kept in analysis/roofline/expected_times.py.
+docs/expected-times-accuracy.md, and the ranges into hardware/silicon/errors.yaml. On a random choice of axes, the shape's own
+value and those within a random factor around it are left out; errors are kept by size and by the distance to the nearest
+shape that is left, so that a query gets the errors of its own distance. Tables hold pairs such as 32 and 33: without leaving out
+neighbours, errors near them would look smaller than those of 40. Extrapolation: the outer part of an axis is left out. Rooflines:
+every measured shape against its own. The three constants of that roofline are computed and printed too; they are kept in
+analysis/roofline/expected_times.py.
 """
 
 from __future__ import annotations
@@ -37,14 +39,20 @@ from llm_perf_opt.hardware.silicon.installation import PACKAGE
 from llm_perf_opt.hardware.silicon.lookup import answer_of
 from llm_perf_opt.hardware.silicon.operators import Layout, Operator
 from llm_perf_opt.hardware.silicon.tables import Grid, Table
-from llm_perf_opt.hardware.silicon.timing import EVERY_SYSTEM, FILE, kind_of
+from llm_perf_opt.hardware.silicon.timing import EVERY_SYSTEM, FILE, Region, Spread, kind_of
 
 SAMPLES = 400
-"""Left-out shapes per table, axis and region."""
+"""Left-out shapes per table and region of sizes; twice as many per table at its ends."""
 SEED = 20
-LEAST_SHAPES = 20
-"""Of fewer no percentile is told."""
-HOWS = ("interpolated", "extrapolated")
+LEAST_SHAPES = 40
+"""No percentile is given for fewer."""
+LEVELS = (0.04, 0.5, 0.96)
+"""Percentiles of a range: shapes of one table resemble each other, so that the 5th and 95th of some enclose only 88 % of the others
+(``benchmarks/silicon_ranges.py`` measures that)."""
+HIDDEN_OCTAVES = (0.0, 0.12, 0.3, 0.5, 0.9)
+"""How far around a shape values are left out on an axis."""
+OCTAVES = {"interpolated": (0.3, 0.6, 1.2, 2.4), "extrapolated": (0.5, 1.0, 2.0)}
+"""Distances at which errors are kept apart; farther shapes have no range."""
 ROOFLINES_US = ((0.0, 5.0), (5.0, 20.0), (20.0, 100.0), (100.0, 1000.0), (1000.0, math.inf))
 """Rooflines fall into regions by their own time: short kernels lie farther above theirs, whichever size is small."""
 ONE_SIDED = 0.05
@@ -58,82 +66,99 @@ class Asked:
 
     name: str
     operator: Operator
-    axis: int
-    """The axis regions are made of."""
-    regions: tuple[tuple[str, float, float], ...]
+    regions: tuple[tuple[str, float], ...]
+    """Name and largest size (``timing.kind_of``)."""
+
+    def region(self, size: float) -> str:
+        """Name of the region of a size."""
+        return next(name for name, up_to in self.regions if size <= up_to)
 
 
-POSITIONS = (("≤ 16 positions", 0, 16), ("17 to 512", 16, 512), ("> 512", 512, np.inf))
-CONTEXTS = (("≤ 1,024 positions", 0, 1024), ("to 8,192", 1024, 8192), ("> 8,192", 8192, np.inf))
+POSITIONS = (("≤ 4 positions", 4), ("to 16", 16), ("to 64", 64), ("to 512", 512), ("> 512", math.inf))
+CONTEXTS = (("≤ 1,024 positions", 1024), ("to 8,192", 8192), ("> 8,192", math.inf))
+CACHED = (
+    ("≤ 4 Ki keys", 4096),
+    ("to 32 Ki", 32_768),
+    ("to 256 Ki", 262_144),
+    ("to 2 Mi", 2_097_152),
+    ("> 2 Mi", math.inf),
+)
+MESSAGES = (("≤ 64 Ki elements", 65_536), ("to 4 Mi", 4_194_304), ("> 4 Mi", math.inf))
 KINDS = (
-    Asked("gemm bfloat16", Gemm(1, 4096, 4096), 0, POSITIONS),
-    Asked("gemm float8", Gemm(1, 4096, 4096, "float8"), 0, POSITIONS),
-    Asked("gemm float4", Gemm(1, 4096, 4096, "float4"), 0, POSITIONS),
-    Asked("context attention", Attention("context", 1, 512, 32, 8, 128), 1, CONTEXTS),
-    Asked("generation attention", Attention("generation", 1, 512, 32, 8, 128), 1, CONTEXTS),
-    Asked("encoder attention", Attention("encoder", 1, 577, 16, 16, 64), 1, CONTEXTS),
+    Asked("gemm bfloat16", Gemm(1, 4096, 4096), POSITIONS),
+    Asked("gemm float8", Gemm(1, 4096, 4096, "float8"), POSITIONS),
+    Asked("gemm float4", Gemm(1, 4096, 4096, "float4"), POSITIONS),
+    Asked("context attention", Attention("context", 1, 512, 32, 8, 128), CONTEXTS),
+    Asked("generation attention", Attention("generation", 1, 512, 32, 8, 128), CACHED),
+    Asked("encoder attention", Attention("encoder", 1, 577, 16, 16, 64), CONTEXTS),
     Asked(
         "context latent attention",
         LatentBlock("context", 1, 512, 16, 7168, 1536, 512, 64, 128, 128),
-        1,
         CONTEXTS,
     ),
     Asked(
         "generation latent attention",
         LatentBlock("generation", 1, 512, 16, 7168, 1536, 512, 64, 128, 128),
-        1,
-        CONTEXTS,
+        CACHED,
     ),
-    Asked("experts (128 × 2048 × 768, top 8)", MoeLayer(1, 2048, 768, 8, 128), 0, POSITIONS),
-    Asked(
-        "all-reduce of 8",
-        AllReduce(4096, 8),
-        0,
-        (("≤ 64 Ki elements", 0, 65_536), ("to 4 Mi", 65_536, 4_194_304), ("> 4 Mi", 4_194_304, np.inf)),
-    ),
+    Asked("experts (128 × 2048 × 768, top 8)", MoeLayer(1, 2048, 768, 8, 128), POSITIONS),
+    Asked("all-reduce of 8", AllReduce(4096, 8), MESSAGES),
 )
 
 
-Ratios = dict[str, dict[str, list[float]]]
-"""How → region → answered ÷ measured."""
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """One measured shape that was estimated without its neighbours."""
+
+    octaves: float
+    """Distance to the nearest shape left."""
+    ratio: float
+    """Answered ÷ measured."""
+
+
+Misses = dict[str, dict[str, list[Miss]]]
+"""How → region of sizes → shapes."""
 Rooflines = dict[str, list[tuple[float, float]]]
 """Operator as it is asked → (roofline ÷ measured, roofline in µs), all systems together."""
+Keep = Callable[[tuple[int, ...]], bool]
+"""Which shapes are asked for."""
 
 
-def left_out_ratios(grid: Grid, keep: Callable[[Sequence[int]], bool], chance: random.Random) -> list[float]:
-    """Interpolated ÷ measured, of shapes whose value on one axis was left out."""
-    points = [tuple(int(v) for v in row) for row in grid.points()]
-    wanted = [point for point in points if keep(point)]
-    errors = []
+def hide(chance: random.Random, axes: int) -> dict[int, float]:
+    """Choose the axes on which values around a shape are left out, and how far."""
+    chosen = [axis for axis in range(axes) if chance.random() < 0.5] or [chance.randrange(axes)]
+    return {axis: chance.choice(HIDDEN_OCTAVES) for axis in chosen}
+
+
+def inner_misses(grid: Grid, points: Sequence[tuple[int, ...]], chance: random.Random) -> list[Miss]:
+    """Interpolated ÷ measured, of shapes whose neighbourhood was left out on some axes."""
+    found = {}  # small tables give the same answer several times
+    for _ in range(SAMPLES):
+        point = chance.choice(points)
+        answer, true = grid.at(point, hide(chance, len(point))), grid.at(point)
+        if answer is not None and true is not None:
+            found[point, answer.seconds] = Miss(answer.distance_octaves, answer.seconds / true.seconds)
+    return list(found.values())
+
+
+def outer_misses(
+    table: Table, layout: Layout, asked: Asked, chance: random.Random
+) -> list[tuple[tuple[int, ...], Miss]]:
+    """Extrapolated ÷ measured, of shapes beyond a table whose outer one or two values of one axis were left out."""
+    grid, found = table.grid, []
+    points = grid.points()
     for axis, values in enumerate(grid.axes):
-        for value in values[1:-1]:  # the ends have nothing beyond them to lie between
-            here = [point for point in wanted if point[axis] == value]
-            if not here:
-                continue
-            less = grid.without(axis, int(value))
-            share = max(1, SAMPLES // max(len(values) - 2, 1))
-            for point in chance.sample(here, min(share, len(here))):
-                found, true = less.at(point), grid.at(point)
-                if found is not None and true is not None:
-                    errors.append(found.seconds / true.seconds)
-    return errors
-
-
-def edge_ratios(
-    table: Table, layout: Layout, asked: Asked, keep: Callable[[Sequence[int]], bool], chance: random.Random
-) -> list[float]:
-    """Extrapolated ÷ measured, of shapes whose outermost value on one axis was left out."""
-    grid = table.grid
-    wanted = [point for row in grid.points() if keep(point := tuple(int(v) for v in row))]
-    found = []
-    for axis, values in enumerate(grid.axes):
-        for value in {int(values[0]), int(values[-1])} if len(values) > 2 else ():
-            here = [point for point in wanted if point[axis] == value]
-            less = Table(grid.without(axis, value), table.source)
-            for point in chance.sample(here, min(SAMPLES // (2 * len(grid.axes)), len(here))):
+        cuts = [cut for cut in (1, 2) if len(values) > cut + 1]
+        ends = [(float(values[cut]), math.inf) for cut in cuts]
+        ends += [(-math.inf, float(values[-1 - cut])) for cut in cuts]
+        for low, high in ends:
+            less = Table(grid.within(axis, low, high), table.source)
+            outside = points[(points[:, axis] < low) | (points[:, axis] > high)]
+            for row in chance.sample(range(len(outside)), min(SAMPLES // (2 * len(grid.axes)), len(outside))):
+                point = tuple(int(value) for value in outside[row])
                 answer, true = answer_of(less, layout, layout.moved_to(asked.operator, point)), grid.at(point)
                 if answer is not None and answer.how == "extrapolated" and true is not None:
-                    found.append(answer.seconds / true.seconds)
+                    found.append((point, Miss(answer.distance_octaves, answer.seconds / true.seconds)))
     return found
 
 
@@ -141,7 +166,7 @@ def roofline_ratios(table: Table, layout: Layout, asked: Asked, target: Target) 
     """(Roofline ÷ measured, roofline in µs) of measured shapes."""
     points, measured_s = table.grid.points(), table.grid.seconds()
     found = []
-    for place in random.Random(SEED).sample(range(len(points)), min(3 * SAMPLES, len(points))):
+    for place in random.Random(SEED).sample(range(len(points)), min(SAMPLES, len(points))):
         point = tuple(int(value) for value in points[place])
         seconds = roofline_s(layout.moved_to(asked.operator, point), target)
         if seconds is not None:
@@ -149,20 +174,25 @@ def roofline_ratios(table: Table, layout: Layout, asked: Asked, target: Target) 
     return found
 
 
-def ratios_of(silicon: Silicon, asked: Asked, device: str) -> Ratios:
-    """Answered ÷ measured over the newest table of each framework of a device."""
+def misses_of(silicon: Silicon, asked: Asked, device: str, keep: Keep | None = None) -> Misses:
+    """Estimated ÷ measured over the newest table of each framework of a device."""
     chance = random.Random(SEED)
-    found: Ratios = {how: {} for how in HOWS}
+    found: Misses = {how: {name: [] for name, _ in asked.regions} for how in OCTAVES}
     for layout, table in newest_tables(silicon, asked.operator, device):
-        for name, low, high in asked.regions:
 
-            def inside(point: Sequence[int], low: float = low, high: float = high) -> bool:
-                return low < point[asked.axis] <= high
+        def region(point: tuple[int, ...], layout: Layout = layout) -> str:
+            return asked.region(kind_of(layout.moved_to(asked.operator, point))[1])
 
-            inner = left_out_ratios(table.grid, inside, chance)
-            found["interpolated"].setdefault(name, []).extend(inner)
-            outer = edge_ratios(table, layout, asked, inside, random.Random(SEED))
-            found["extrapolated"].setdefault(name, []).extend(outer)
+        rows = table.grid.points()
+        by_region: dict[str, list[tuple[int, ...]]] = {}
+        for row in chance.sample(range(len(rows)), min(len(rows), 4 * SAMPLES * len(asked.regions))):
+            point = tuple(int(value) for value in rows[row])
+            if keep is None or keep(point):
+                by_region.setdefault(region(point), []).append(point)
+        for name, points in by_region.items():
+            found["interpolated"][name] += inner_misses(table.grid, points, chance)
+        for point, miss in outer_misses(table, layout, asked, chance) if keep is None else ():
+            found["extrapolated"][region(point)].append(miss)
     return found
 
 
@@ -182,7 +212,7 @@ class Constants:
     memory_share: float
     kernel_s: float
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """One sentence."""
         return (
             f"Products in bfloat16 of more than {LONG_S * 1e6:.0f} µs reach {self.compute_share:.2f} of the peak where computing bounds "
@@ -216,17 +246,17 @@ def constants(silicon: Silicon) -> Constants:
     return Constants(*(float(np.median(one)) for one in (computing, moving, small)))
 
 
-def all_ratios(silicon: Silicon) -> dict[str, dict[str, Ratios]]:
-    """Operator as it is asked → system → ratios; of all systems together under their common name."""
-    found: dict[str, dict[str, Ratios]] = {}
+def all_misses(silicon: Silicon) -> dict[str, dict[str, Misses]]:
+    """Operator as it is asked → system → shapes; of all systems together under their common name."""
+    found: dict[str, dict[str, Misses]] = {}
     for asked in KINDS:
-        every: Ratios = {how: {} for how in HOWS}
+        every: Misses = {how: {name: [] for name, _ in asked.regions} for how in OCTAVES}
         of_kind = found.setdefault(asked.name, {})
         for system in silicon.systems:
-            of_kind[system.key] = ratios_of(silicon, asked, system.driver_names[0])
+            of_kind[system.key] = misses_of(silicon, asked, system.driver_names[0])
             for how, regions in of_kind[system.key].items():
                 for region, values in regions.items():
-                    every[how].setdefault(region, []).extend(values)
+                    every[how][region] += values
         of_kind[EVERY_SYSTEM] = every
     return found
 
@@ -248,7 +278,7 @@ def all_rooflines(silicon: Silicon) -> Rooflines:
 def roofline_table(rooflines: Rooflines) -> str:
     """Operators × lengths of rooflines."""
     header = [
-        "measured ÷ roofline, 5th percentile … median … 95th",
+        "measured ÷ roofline, 4th percentile … median … 96th",
         "roofline ≤ 5 µs",
         "to 20 µs",
         "to 100 µs",
@@ -266,54 +296,84 @@ def _by_length(pairs: Sequence[tuple[float, float]]) -> list[tuple[list[tuple[fl
     return [([one for one in pairs if low < one[1] <= high], high) for low, high in ROOFLINES_US]
 
 
-def tables(silicon: Silicon, found: Mapping[str, Mapping[str, Ratios]]) -> str:
+def tables(silicon: Silicon, found: Mapping[str, Mapping[str, Misses]]) -> str:
     """Every operator as a table of devices × regions, and the coarser answers of all devices together."""
     catalogue = load_catalogue()
     names = {system.key: system.driver_names[0] for system in silicon.systems}
     parts, coarse = [], []
     for asked in KINDS:
         rows = []
-        for key, ratios in found[asked.name].items():
-            inner = ratios["interpolated"]
+        for key, misses in found[asked.name].items():
+            inner = misses["interpolated"]
             if not any(inner.values()):
                 continue
             entry = catalogue.look_up(names.get(key, ""))[0]
             shown = entry.name if entry else names.get(key, key)
-            rows.append([shown, *(_cell(inner.get(name, [])) for name, *_ in asked.regions)])
+            rows.append([shown, *(_cell([one.ratio for one in inner[name]]) for name, _ in asked.regions)])
         parts.append(
-            f"**{asked.name}**\n\n{markdown_table(['device', *(name for name, *_ in asked.regions)], rows)}"
+            f"**{asked.name}**\n\n{markdown_table(['device', *(name for name, _ in asked.regions)], rows)}"
         )
         every = found[asked.name][EVERY_SYSTEM]
         coarse += [
-            [f"{asked.name}, {name}", *(_range(every[how].get(name, [])) for how in HOWS)]
-            for name, *_ in asked.regions
+            [f"{asked.name}, {how}", *(_range(_at_distance(every[how], *ends)) for ends in _DISTANCE_CLASSES)]
+            for how in OCTAVES
         ]
-    header = ["measured ÷ answered, 5th percentile … median … 95th, all devices", *HOWS]
-    return "\n\n".join([*parts, f"**all ways of answering**\n\n{markdown_table(header, coarse)}"])
+    header = ["measured ÷ answered, all devices, by distance in octaves", *_DISTANCE_NAMES]
+    return "\n\n".join(
+        [*parts, f"**by distance to the nearest measured shape**\n\n{markdown_table(header, coarse)}"]
+    )
 
 
-def errors_file(silicon: Silicon, measured: Mapping[str, Mapping[str, Ratios]], rooflines: Rooflines) -> str:
+_DISTANCE_CLASSES = ((0.0, 0.3), (0.3, 0.6), (0.6, 1.2), (1.2, 2.4))
+_DISTANCE_NAMES = ("≤ 0.3", "to 0.6", "to 1.2", "to 2.4")
+
+
+def _at_distance(regions: Mapping[str, Sequence[Miss]], low: float, high: float) -> list[float]:
+    return [one.ratio for misses in regions.values() for one in misses if low < one.octaves <= high]
+
+
+def regions_of(misses: Sequence[Miss], how: str, up_to: float) -> list[Region]:
+    """Ranges by distance in one region of sizes: a larger distance never has a narrower one.
+
+    A distance with too few shapes is left out: the next larger one answers. Where answers lie off to one side, there is no range.
+    """
+    found, inner, low, high = [], 0.0, 1.0, 1.0
+    for octaves in OCTAVES[how]:
+        ratios = [one.ratio for one in misses if inner < one.octaves <= octaves]
+        inner = octaves
+        if len(ratios) < LEAST_SHAPES:
+            continue
+        least, _, most = _percentiles(ratios)
+        low, high = min(low, least), max(high, most)
+        one_sided = least > 1 + ONE_SIDED or most < 1 - ONE_SIDED
+        spread = None if one_sided else Spread(low, high)
+        found.append(Region(up_to, spread, 0.0, octaves))
+    return found or [Region(up_to, None)]
+
+
+def errors_file(silicon: Silicon, measured: Mapping[str, Mapping[str, Misses]], rooflines: Rooflines) -> str:
     """The ranges as the package ships them: YAML, one line per operator and system."""
     lines = [
-        "# How far answers lay from measurements: made by python -m benchmarks.silicon_error --write; do not edit.",
-        "# Regions: [largest size, 5th percentile, median and 95th percentile of measured / answered, shapes asked for]; null: fewer than",
-        f"# {LEAST_SHAPES} shapes, or all answers off to one side. Rooflines: by their own time in µs; last the typical one, at which the three hold.",
+        "# Errors of estimates, measured on left-out shapes: made by python -m benchmarks.silicon_error --write; do not edit.",
+        f"# Regions: [largest size, largest distance in octaves, {LEVELS[0] * 100:.0f}th and {LEVELS[-1] * 100:.0f}th percentile of measured / answered];",
+        f"# null: fewer than {LEAST_SHAPES} shapes, or answers off to one side. Rooflines: [largest roofline in µs, percentiles and median between",
+        "# them, shapes, typical roofline in µs, at which the three hold].",
         f"package: {PACKAGE} {silicon.version}",
         f"made: {datetime.date.today().isoformat()}",
         "errors:",
     ]
-    for how in HOWS:
+    for how in OCTAVES:
         lines.append(f"  {how}:")
         for asked in KINDS:
             rows = []
-            for system, ratios in measured[asked.name].items():
-                found_here = [ratios[how].get(name, []) for name, *_ in asked.regions]
-                if any(len(values) >= LEAST_SHAPES for values in found_here):
-                    regions = [
-                        _region(values, high)
-                        for values, (_name, _low, high) in zip(found_here, asked.regions, strict=True)
-                    ]
-                    rows.append(f"      {system}: [{', '.join(regions)}]")
+            for system, misses in measured[asked.name].items():
+                parts = [
+                    _written(region)
+                    for name, up_to in asked.regions
+                    for region in regions_of(misses[how][name], how, up_to)
+                ]
+                if any(len(values) >= LEAST_SHAPES for values in misses[how].values()):
+                    rows.append(f"      {system}: [{', '.join(parts)}]")
             if rows:
                 lines += [f"    {kind_of(asked.operator)[0]}:", *rows]
     lines.append("  roofline:")
@@ -324,11 +384,9 @@ def errors_file(silicon: Silicon, measured: Mapping[str, Mapping[str, Ratios]], 
     return "\n".join(lines) + "\n"
 
 
-def _region(ratios: Sequence[float], up_to: float) -> str:
-    low, middle, high = _percentiles(ratios) if len(ratios) >= LEAST_SHAPES else (math.inf,) * 3
-    if low > 1 + ONE_SIDED or high < 1 - ONE_SIDED:
-        return f"[{_end(up_to)}, null, null, null, {len(ratios)}]"
-    return f"[{_end(up_to)}, {min(low, 1.0):.4g}, {middle:.4g}, {max(high, 1.0):.4g}, {len(ratios)}]"
+def _written(region: Region) -> str:
+    ends, one = f"{_end(region.up_to)}, {_end(region.up_to_octaves)}", region.spread
+    return f"[{ends}, {'null, null' if one is None else f'{one.low_ratio:.3g}, {one.high_ratio:.4g}'}]"
 
 
 def _roofline_region(pairs: Sequence[tuple[float, float]], up_to: float) -> str:
@@ -345,8 +403,8 @@ def _end(up_to: float) -> str:
 
 
 def _percentiles(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """5th percentile, median and 95th of measured ÷ answered."""
-    high, middle, low = (1 / float(np.quantile(ratios, share)) for share in (0.05, 0.5, 0.95))
+    """Lower end, median and upper end of measured ÷ answered."""
+    high, middle, low = (1 / float(np.quantile(ratios, share)) for share in LEVELS)
     return low, middle, high
 
 
@@ -373,7 +431,7 @@ def main() -> None:
     if silicon is None:
         raise SystemExit("the extra is not installed: pip install 'llm-perf-opt[silicon]'")
     begin = time.perf_counter()
-    found, rooflines = all_ratios(silicon), all_rooflines(silicon)
+    found, rooflines = all_misses(silicon), all_rooflines(silicon)
     text = "\n\n".join([tables(silicon, found), roofline_table(rooflines), constants(silicon).describe()])
     print(f"Errors of left-out shapes, median / 95th percentile, {silicon.version}\n\n{text}")
     print(f"\n{time.perf_counter() - begin:.0f} s")

@@ -25,6 +25,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
 MOST_LIGHT_BYTES = 350_000_000
+RUN_COMMAND = "pip install 'llm-perf-opt[run]'"
 NOT_LIGHT = ("torch", "transformers", "PIL", "aiohttp", "mcp")
 LEFT_OUT = (".venv*", ".git", "tmp", "build", "dist", "site", "*.egg-info", ".*_cache", "__pycache__")
 
@@ -132,7 +133,10 @@ def try_light(scripts: Path, folder: Path) -> None:
     if there != "[]":
         sys.exit(f"a light installation brings {there}")
     call(program, "--help")
-    call(program, "doctor", cwd=folder)
+    doctor = json.loads(call(program, "doctor", "--json", cwd=folder))
+    outlooks = {stage["outlook"] for stage in doctor["stages"].values()}
+    if doctor["torch"]["fix"] != RUN_COMMAND or outlooks != {"error"}:
+        sys.exit(f"doctor does not say that nothing can run, and why:\n{json.dumps(doctor, indent=1)}")
     for name in ("a", "b"):
         call(program, "ingest", "--trace", "trace.json.gz", "--out", f"runs/{name}", cwd=folder)
     call(program, "report", "runs/a", cwd=folder)
@@ -140,10 +144,14 @@ def try_light(scripts: Path, folder: Path) -> None:
     call(program, "index", "runs", cwd=folder)
     call(program, "history", "runs", "--html", cwd=folder)
     call(program, "schema", "summary", cwd=folder)
-    call(program, "plugins", cwd=folder)
-    said = call(program, "run", cwd=folder, code=4)
-    if "pip install 'llm-perf-opt[run]'" not in said:
-        sys.exit(f"run does not name the command that installs what it needs:\n{said}")
+    plugins = json.loads(call(program, "plugins", "--json", cwd=folder))["plugins"]
+    problems = {one["problem"] for one in plugins if one["interface"] in ("models", "datasets")}
+    if None in problems or len(plugins) <= 15:
+        sys.exit(f"plugins does not say what each needs:\n{json.dumps(plugins, indent=1)}")
+    for line in ("run", "run --plan", "improve --plan", "serve --plan", "doctor --self-test", "mcp"):
+        said = call(program, *line.split(), cwd=folder, code=4)
+        if ("llm-perf-opt[mcp]" if line == "mcp" else RUN_COMMAND) not in said:
+            sys.exit(f"{line} does not name the command that installs what it needs:\n{said}")
     if not (folder / "runs" / "a" / "report.html").is_file():
         sys.exit("ingest wrote no report")
 

@@ -43,7 +43,7 @@ def make_static(work: Path, _: argparse.Namespace) -> None:
     run(
         "run", "model=llama3_70b", "pipeline.torch_profiler.enable=false", f"artifacts.runs_dir={work / 'static'}"
     )  # fmt: skip
-    keep(work / "static" / "report.html", "llama3-70b-on-paper.html", work)
+    keep(work / "static" / "report.html", "llama3-70b-static.html", work)
 
 
 def make_comparison(work: Path, _: argparse.Namespace) -> None:

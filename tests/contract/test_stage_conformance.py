@@ -17,10 +17,12 @@ from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult, stage_types
+from llm_perf_opt.process.tools import find_tools
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.manifest import StageRecord, new_manifest, write_manifest
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.testing.stages import StageConformance
+from tests.nsys_support import recording_nsys
 from tests.serving_stub import ServingStub
 from tests.support import QUICK, copy_writable, files_below
 
@@ -76,8 +78,17 @@ class TestTelemetry(StageConformance):
 
 @pytest.mark.needs("nsys")
 class TestNsys(StageConformance):
+    """The first run is captured; the second is given the same report."""
+
     stage = "nsys"
-    overrides = (*QUICK, "pipeline.nsys.gating_nvtx=false")
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def tool(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        recorder = recording_nsys(tmp_path_factory.mktemp("recorder"), find_tools("nsys")[0])
+        cls.overrides = (
+            *QUICK, "pipeline.nsys.gating_nvtx=false", f"pipeline.nsys.executable={recorder}",
+        )  # fmt: skip
 
 
 class TestNcu(StageConformance):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from llm_perf_opt.config.schema import DatasetConfig, Dtype, InferConfig, ModelConfig
+from llm_perf_opt.config.schema import CacheKind, DatasetConfig, Dtype, InferConfig, ModelConfig
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.workloads.base import PhaseShapes, Sample, WorkloadConfig
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
@@ -24,6 +24,13 @@ MOST_PARAMETERS = 20_000_000
 _MODEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError)
 ONE_SEQUENCE_ONLY = frozenset({"rwkv"})
 TAKES_NO_MASK = frozenset({"xlstm"})
+_WINDOWS = (
+    "sliding_window",
+    "attention_window_size",
+    "window_size",
+    "attention_chunk_size",
+    "local_attention",
+)
 
 
 @dataclass(slots=True)
@@ -37,10 +44,14 @@ class Row:
     flops: bool | None = None
     cache: bool | None = None
     remark: str = ""
+    static: bool | None = None
+    """Whether the tokens of ``model.cache=static`` equal ``generate()``'s; ``None``: refused."""
 
     def exact(self) -> bool:
-        """Whether everything was tried and is equal."""
-        return all((self.runs, self.tokens, self.parameters, self.flops, self.cache))
+        """Whether everything was tried and is equal; a static cache may be refused."""
+        return self.static is not False and all(
+            (self.runs, self.tokens, self.parameters, self.flops, self.cache)
+        )
 
     def verdict(self) -> str:
         """One word or two for the row."""
@@ -50,9 +61,8 @@ class Row:
             return next(
                 (kind for kind in ("refused", "not tried") if self.remark.startswith(kind)), "failing"
             )
-        return (
-            "wrong" if False in (self.tokens, self.parameters, self.flops, self.cache) else "run, not counted"
-        )
+        compared = (self.tokens, self.parameters, self.flops, self.cache, self.static)
+        return "wrong" if False in compared else "run, not counted"
 
 
 def check_family(family: str) -> Row:
@@ -71,18 +81,40 @@ def check_family(family: str) -> Row:
         made_up = "cannot be built" in error.message or "is not a valid" in error.message
         row.remark = f"{'not tried' if made_up else 'refused'}: {error.message}"
         return row
+    window = longest_window(engine.model.config)
+    if window >= PROMPT_TOKENS:
+        row.remark = f"not tried: its window of {window} tokens is not shorter than the prompt"
+        return row
     try:
         row.tokens = _tokens_equal(engine, row)
         row.runs = True
         _compare_counts(engine, row)
+        row.static = _static_tokens_equal(row)
     except _MODEL_ERRORS as error:
         row.remark = f"fails: {type(error).__name__}: {str(error)[:160]}"
     row.remark = " ".join(row.remark.split())
     return row
 
 
-def _workload(family: str) -> WorkloadConfig:
-    model = ModelConfig(adapter="hf_causal_lm", arch=tiny_arch(family), name=family, dtype=Dtype.float32)
+def longest_window(config: Any) -> int:
+    """Return the longest attention window or chunk that a model configuration names; 0 without one."""
+    values = vars(config.get_text_config()).items()
+    return max((size for name, size in values if name in _WINDOWS and isinstance(size, int)), default=0)
+
+
+def _static_tokens_equal(row: Row) -> bool | None:
+    """Return whether a static cache gives the tokens of ``generate()``; ``None``: refused before any work."""
+    try:
+        engine = Engine(_workload(row.family, CacheKind.static))
+    except ConfigError as error:
+        row.remark += f" static cache refused: {error.message}"
+        return None
+    return _tokens_equal(engine, row)
+
+
+def _workload(family: str, cache: CacheKind = CacheKind.dynamic) -> WorkloadConfig:
+    arch = tiny_arch(family)
+    model = ModelConfig(adapter="hf_causal_lm", arch=arch, name=family, dtype=Dtype.float32, cache=cache)
     size = 1 if family in ONE_SEQUENCE_ONLY else 2
     infer = InferConfig(
         max_new_tokens=NEW_TOKENS, warmup_rounds=0, ignore_eos=True, batch_size=size, chat_template=False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 
 from llm_perf_opt.config.schema import (
+    CacheKind,
     DatasetConfig,
     Dtype,
     GeneratedAudioConfig,
@@ -18,13 +20,13 @@ from llm_perf_opt.config.schema import (
     ModelConfig,
     Weights,
 )
-from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.datasets.audio import made_up_samples
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.registry import load_adapter
-from tests.families.check import NEW_TOKENS, Row, cache_bytes, real_flops
+from tests.families.check import NEW_TOKENS, Row, cache_bytes, longest_window, real_flops
 from tests.families.vision import RECIPES, make_checkpoint
 
 _PAGE_SIZES = ((70, 90), (110, 90))
@@ -77,9 +79,20 @@ def check_row(family: str, model: ModelConfig, requests: Sequence[Sample]) -> Ro
     except LlmPerfError as error:
         row.remark = f"refused: {error.message}"
         return row
+    window, prompt = longest_window(engine.model.config), engine.prepare(requests).prompt_tokens
+    if window >= prompt:
+        row.remark = f"not tried: its window of {window} tokens is not shorter than the prompt of {prompt}"
+        return row
     row.tokens = all(_equals_generate(engine, batch) for batch in (requests[:1], requests))
     row.runs = True
     _compare_counts(engine, requests, row)
+    try:
+        static = dataclasses.replace(model, cache=CacheKind.static)
+        engine = Engine(WorkloadConfig(static, infer, DatasetConfig(), "cpu", 1, NEW_TOKENS))
+    except ConfigError as error:
+        row.remark += f" static cache refused: {error.message}"
+        return row
+    row.static = all(_equals_generate(engine, batch) for batch in (requests[:1], requests))
     return row
 
 

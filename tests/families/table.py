@@ -21,11 +21,11 @@ def all_families() -> list[str]:
 def table(rows: Sequence[Row]) -> str:
     """Return a Markdown table, one line per family."""
     lines = [
-        "| family | runs | tokens | parameters | FLOPs | cache | remark |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| family | runs | tokens | parameters | FLOPs | cache | static | remark |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        marks = (row.runs, row.tokens, row.parameters, row.flops, row.cache)
+        marks = (row.runs, row.tokens, row.parameters, row.flops, row.cache, row.static)
         remark = "" if row.exact() else row.remark.replace("|", "\\|")[:_MOST_REMARK]
         lines.append(f"| `{row.family}` | {' | '.join(_MARK[mark] for mark in marks)} | {remark} |")
     return "\n".join(lines)
@@ -50,6 +50,10 @@ Families of transformers {transformers.__version__}, at a tiny size with random 
   {PROMPT_TOKENS} tokens for decoders) and the decode step after it; the vision tower or the encoder where there is one.
 - **cache**: bytes after the prompt equal those of all tensors the real cache holds: keys and values, recurrent and convolution states,
   indexer keys, an encoder's keys and values.
+- **static**: with `model.cache=static`, the same tokens; –: refused before any work, because transformers has no such cache for the family
+  or gives other tokens with it.
+
+Every prompt is longer than the attention windows and chunks of its family.
 
 `model=CHECKPOINT_DIRECTORY` chooses the adapter by `config.json`. Encoders (BERT, ViT, CLIP), audio language models and whatever
 else cannot run are refused before any work, with the reason.

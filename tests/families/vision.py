@@ -159,7 +159,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "gemma3": lambda: Recipe(
         {
             "vision_config": _SIGLIP,
-            "text_config": {"model_type": "gemma3_text", **TEXT, "sliding_window": 32},
+            "text_config": {"model_type": "gemma3_text", **TEXT, "sliding_window": 16},
             "image_token_index": 3,
             "boi_token_index": 4,
             "eoi_token_index": 5,

@@ -12,7 +12,7 @@ import pytest
 from llm_perf_opt.core.version import __version__
 
 GALLERY = (
-    "default-run.html", "rtx5090-deepseek-ocr.html", "llama3-70b-on-paper.html", "comparison.html", "serving-vllm.html",
+    "default-run.html", "rtx5090-deepseek-ocr.html", "llama3-70b-static.html", "comparison.html", "serving-vllm.html",
     "serving-load-curve.html", "two-ranks.html", "improve.html",
 )  # fmt: skip
 

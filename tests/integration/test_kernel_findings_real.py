@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,22 @@ OWLV2 = "torch-traces-more/mi300-owlv2-inference.json.gz"
 QWEN = "h100-torch-traces/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
 
 
-def ingested(capture: Path, out: Path) -> dict[str, Any]:
-    flag = "--trace" if capture.name.endswith(".json.gz") else "--nsys"
-    assert main(["ingest", "--out", str(out), flag, str(capture)]) == 0
-    found: dict[str, Any] = json.loads((out / "summary.json").read_text("utf-8"))
-    return found
+@pytest.fixture(scope="module")
+def ingested(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], dict[str, Any]]:
+    """Return the summary of a capture, ingested once."""
+
+    @functools.cache
+    def read(capture: Path) -> dict[str, Any]:
+        out = tmp_path_factory.mktemp("run") / "run"
+        flag = "--trace" if capture.name.endswith(".json.gz") else "--nsys"
+        assert main(["ingest", "--out", str(out), flag, str(capture)]) == 0
+        found: dict[str, Any] = json.loads((out / "summary.json").read_text("utf-8"))
+        return found
+
+    return read
+
+
+Ingested = Callable[[Path], dict[str, Any]]
 
 
 @pytest.mark.parametrize(
@@ -38,20 +51,20 @@ def ingested(capture: Path, out: Path) -> dict[str, Any]:
     ],
 )
 def test_findings_of_real_captures(
-    shared_data: Path, tmp_path: Path, capture: str, expected: set[str]
+    shared_data: Path, ingested: Ingested, capture: str, expected: set[str]
 ) -> None:
-    summary = ingested(shared_data / capture, tmp_path / "run")
+    summary = ingested(shared_data / capture)
     assert {finding["id"] for finding in summary["findings"]} & RULES == expected
     assert summary["coverage"]["kernel_time_classified_ratio"] == pytest.approx(1.0)
     assert not [kernel for kernel in summary["kernels"] if kernel["name"].startswith("_Z")]
 
 
-def test_a_capture_labelled_healthy_is_promised_no_gain(shared_data: Path, tmp_path: Path) -> None:
-    assert ingested(shared_data / "nsys-labelled" / "healthy.sqlite", tmp_path / "run")["findings"] == []
+def test_a_capture_labelled_healthy_is_promised_no_gain(shared_data: Path, ingested: Ingested) -> None:
+    assert ingested(shared_data / "nsys-labelled" / "healthy.sqlite")["findings"] == []
 
 
-def test_eager_attention_is_priced_by_its_softmax(shared_data: Path, tmp_path: Path) -> None:
-    summary = ingested(shared_data / OWLV2, tmp_path / "run")
+def test_eager_attention_is_priced_by_its_softmax(shared_data: Path, ingested: Ingested) -> None:
+    summary = ingested(shared_data / OWLV2)
     (found,) = [one for one in summary["findings"] if one["id"] == "eager-attention"]
     softmax = sum(kernel["total_s"] for kernel in summary["kernels"] if kernel["family"] == "softmax")
     assert softmax == pytest.approx(0.1540, abs=1e-4)  # 153.7 + 0.3 ms by the trace's own durations

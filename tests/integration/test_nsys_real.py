@@ -25,7 +25,7 @@ from llm_perf_opt.stages.nsys.stage import NsysStage
 from llm_perf_opt.stages.workload import Workload
 from tests.needs import need, nsys_of, nsys_target_parts
 from tests.nsys_support import RecordedProgress, alive, ask_tool, stage_context, with_command, write_program
-from tests.support import within_a_limit
+from tests.support import QUICK, cli, within_a_limit
 
 TARGET = Path(__file__).with_name("nvtx_target.py")
 TOOLS = checks.find_tools("nsys")
@@ -193,12 +193,15 @@ def test_a_killed_nsys_leaves_nothing_running(one_tool: Path, watch: Callable[..
     code = (
         "import os, signal, time\n"
         "from pathlib import Path\n"
+        "stopped = []\n"  # none of them is to see that another one ended
         "for entry in Path('/proc').iterdir():\n"
         "    if not entry.name.isdigit() or int(entry.name) == os.getpid(): continue\n"
         "    try: words = (entry / 'cmdline').read_bytes(), (entry / 'environ').read_bytes()\n"
         "    except OSError: continue\n"
         "    if b'profile' in words[0] and os.environ['LLM_PERF_OPT_JOB'].encode() in words[1]:\n"
-        "        os.kill(int(entry.name), signal.SIGKILL)\n"
+        "        stopped.append(int(entry.name))\n"
+        "        os.kill(stopped[-1], signal.SIGSTOP)\n"
+        "for pid in stopped: os.kill(pid, signal.SIGKILL)\n"
         "Path('pid').write_text(str(os.getpid()))\n"
         "time.sleep(99)\n"
     )
@@ -422,14 +425,18 @@ def test_A5_A10_the_built_in_workload_from_the_command_line(one_tool: Path, tmp_
     """One real decode of the built-in workload, started from a directory with an awkward name."""
     start = tmp_path / "it's a, dir"
     start.mkdir()
-    command = [sys.executable, "-m", "llm_perf_opt.cli", "run", "run.device=cpu", "run.repeats=1"]
-    command += ["infer.max_new_tokens=3", "dataset.sampling.num_samples_per_epoch=1", "hardware.probe=false"]
-    command += ["pipeline.static_analysis.enable=false", "pipeline.torch_profiler.enable=false"]
-    command += ["pipeline.nsys.enable=true", "profiling/nsys@pipeline.nsys=nsys.decode"]
-    result = run_probe(
-        command, timeout_s=240.0, cwd=start, env={"OMP_NUM_THREADS": "1", "LLM_PERF_OPT_NSYS": str(one_tool)}
+    result = cli(
+        "run",
+        "run.device=cpu",
+        *QUICK,
+        "pipeline.static_analysis.enable=false",
+        "pipeline.torch_profiler.enable=false",
+        "pipeline.nsys.enable=true",
+        "profiling/nsys@pipeline.nsys=nsys.decode",
+        cwd=start,
+        env={"LLM_PERF_OPT_NSYS": str(one_tool)},
     )
-    assert result.returncode == 0, result.text
+    assert result.returncode == 0, result.stderr
     (run,) = (start / "tmp" / "runs").iterdir()
     reports = list(run.rglob("*.nsys-rep"))
     assert reports == [run / "nsys" / "run.nsys-rep"]

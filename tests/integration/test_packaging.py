@@ -68,111 +68,24 @@ def test_schemas_are_not_kept_in_the_sources(repository: Path) -> None:
 
 def test_the_installed_wheel_runs_from_any_directory(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", "--target", str(site), str(wheel)],
-        check=True, timeout=200, capture_output=True,
-    )  # fmt: skip
+    zipfile.ZipFile(wheel).extractall(site)
     elsewhere = tmp_path / "else where"
     elsewhere.mkdir()
+    program = "import runpy, llm_perf_opt; print(llm_perf_opt.__file__); runpy.run_module('llm_perf_opt', run_name='__main__', alter_sys=True)"
     done = subprocess.run(
-        [sys.executable, "-m", "llm_perf_opt", "run", "model=llama_tiny", "pipeline.torch_profiler.enable=false", "hardware.probe=false"],
+        [sys.executable, "-c", program, "run", "model=llama_tiny", "pipeline.torch_profiler.enable=false", "hardware.probe=false"],
         cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     report = next((elsewhere / "tmp" / "runs").glob("*/report.html"))
     assert report.stat().st_size < 3_000_000
-    where = subprocess.run(
-        [sys.executable, "-c", "import llm_perf_opt; print(llm_perf_opt.__file__)"],
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=elsewhere,
-    )
-    assert str(site) in where.stdout
+    assert str(site) in done.stdout
 
 
 def _metadata(wheel: Path) -> Message:
     archive = zipfile.ZipFile(wheel)
     (place,) = (name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
     return message_from_bytes(archive.read(place))
-
-
-def _light_packages(wheel: Path) -> set[str]:
-    """Return what the wheel needs without an extra, and what that needs."""
-    from importlib.metadata import distribution
-
-    from packaging.requirements import Requirement
-
-    waiting = _metadata(wheel).get_all("Requires-Dist") or []
-    found: set[str] = set()
-    while waiting:
-        requirement = Requirement(waiting.pop())
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if applies and requirement.name not in found:
-            found.add(requirement.name)
-            waiting += distribution(requirement.name).requires or []
-    return found
-
-
-@pytest.fixture(scope="module")
-def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the Python of an environment that holds the wheel and what it needs without an extra, and nothing else."""
-    from importlib.metadata import distribution
-
-    folder = tmp_path_factory.mktemp("light")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
-    (site,) = folder.glob("lib/python*/site-packages")
-    zipfile.ZipFile(wheel).extractall(site)
-    for name in _light_packages(wheel):
-        package = distribution(name)
-        for top in {
-            file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "__pycache__")
-        }:
-            if not (site / top).exists():
-                (site / top).symlink_to(package.locate_file(top))
-    return folder / "bin" / "python"
-
-
-def test_the_light_installation_analyses_and_names_what_a_run_needs(light: Path, tmp_path: Path) -> None:
-    from tests.unit import kineto_traces
-
-    def use(*arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [str(light), "-m", "llm_perf_opt", *arguments],
-            cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
-            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-        )  # fmt: skip
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    absent = "import importlib.util as u; print([n for n in ('torch', 'transformers', 'PIL', 'mcp') if u.find_spec(n)])"
-    assert (
-        subprocess.run([str(light), "-c", absent], capture_output=True, text=True, check=True).stdout
-        == "[]\n"
-    )
-    events = [kineto_traces.call("cudaLaunchKernel", 0, 5, 1), kineto_traces.kernel("gemm", 10, 20, 1)]
-    kineto_traces.write(tmp_path / "trace.json", kineto_traces.document(events))
-    use("ingest", "--trace", "trace.json", "--out", "runs/a")
-    use("report", "runs/a")
-    use("compare", "runs/a", "runs/a")
-    use("history", "runs")
-    doctor = json.loads(use("doctor", "--json"))
-    install = "pip install 'llm-perf-opt[run]'"
-    assert doctor["torch"]["fix"] == install
-    assert {stage["outlook"] for stage in doctor["stages"].values()} == {"error"}
-    plugins = json.loads(use("plugins", "--json"))["plugins"]
-    problems = {one["problem"] for one in plugins if one["interface"] in ("models", "datasets")}
-    assert None not in problems and len(plugins) > 15
-    for arguments in (
-        ("run",),
-        ("run", "--plan"),
-        ("improve", "--plan"),
-        ("serve", "--plan"),
-        ("doctor", "--self-test"),
-    ):
-        assert install in use(*arguments, code=4), arguments
-    assert "llm-perf-opt[mcp]" in use("mcp", code=4)
 
 
 def test_the_wheel_is_described(wheel: Path) -> None:

@@ -32,17 +32,16 @@ SMALL = (
     "pipeline.static_analysis.enable=false",
     "hardware.probe=false",
 )
-ENVIRONMENT = {"PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'src'}", "OMP_NUM_THREADS": "1"}
 NSYS = find_tools("nsys")
 DIRECT_ONLY = ("pipeline.torch_profiler.enable=false", "pipeline.direct_inference.enable=true")
 
 
-def torchrun(
-    *arguments: str, timeout_s: float = 240.0, python: str | Path = sys.executable
-) -> subprocess.CompletedProcess[str]:
+def torchrun(*arguments: str, timeout_s: float = 240.0) -> subprocess.CompletedProcess[str]:
+    """Run under torchrun, launcher and ranks forked; nsys starts its programs with the real interpreter."""
     return subprocess.run(
         [
-            *(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+            *(warm_server().stand_in, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
             *("-m", "llm_perf_opt", "run", *arguments),
         ],
         env={**os.environ, **ENVIRONMENT},
@@ -251,9 +250,7 @@ def test_a_killed_rank_is_reported(who: str, rank: int, tmp_path: Path) -> None:
         arguments = (*arguments, "run.ranks=2", f"artifacts.runs_dir={run}")
         code = cli("run", "-q", *arguments, env=ENVIRONMENT, children=True).returncode
     else:
-        code = torchrun(
-            "-q", *arguments, f"artifacts.runs_dir={run}", python=warm_server().stand_in
-        ).returncode
+        code = torchrun("-q", *arguments, f"artifacts.runs_dir={run}").returncode
     assert code == 1
     manifest = read_json(run / "manifest.json")
     assert manifest["status"] == "failed"
@@ -269,9 +266,7 @@ def test_a_killed_rank_is_reported(who: str, rank: int, tmp_path: Path) -> None:
 def test_a_rank_that_fails_does_not_keep_the_other_waiting(tmp_path: Path) -> None:
     run = tmp_path / "run"
     adapter = "model.adapter=tests.integration.rank_adapters:Failing"
-    done = torchrun(
-        *(*SMALL, *DIRECT_ONLY, adapter, "--json", f"artifacts.runs_dir={run}"), python=warm_server().stand_in
-    )
+    done = torchrun(*SMALL, *DIRECT_ONLY, adapter, "--json", f"artifacts.runs_dir={run}")
     assert done.returncode != 0
     manifest = read_json(run / "manifest.json")
     assert manifest["status"] == "failed"

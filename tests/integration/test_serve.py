@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from llm_perf_opt.what_if.recorded import RecordedTimes, fit_steps, read_run, recorded_limits
+from llm_perf_opt.what_if.serving import ServingQuery
+from llm_perf_opt.what_if.simulate import Load, Step, simulate
 from tests.needs import environment_program
-from tests.support import read_json
+from tests.support import cli, read_json
 
 LIMIT_S = 1100
 """Most of it is the start of an engine on a busy machine."""
@@ -19,19 +22,11 @@ LIMIT_S = 1100
 
 def serve(root: Path, *arguments: str) -> dict[str, Any]:
     """Run the verb and return the ``serving`` section."""
-    command = [
-        sys.executable,
-        "-m",
-        "llm_perf_opt",
+    done = cli(
         "serve",
-        "--out",
-        str(root),
-        "--quiet",
-        *arguments,
-        "hardware.probe=false",
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=root.parent
+        *("--out", str(root), "--quiet", *arguments, "hardware.probe=false"),
+        timeout_s=LIMIT_S,
+        cwd=root.parent,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = read_json(root / "summary.json")["serving"]
@@ -108,6 +103,37 @@ def test_vllm_with_its_step_records(tmp_path: Path) -> None:
         assert parts["own_prefill"] > 0
     assert len(serving["occupancy"]) >= 2
     assert not left_running(root)
+    check_simulation(root, serving["load"][1])
+
+
+def check_simulation(root: Path, point: dict[str, Any]) -> None:
+    """The simulator, fitted to the run, makes the steps that the server made: their sizes do not depend on the machine's load."""
+    records = read_run(root)
+    assert records is not None
+    fit = fit_steps(records.steps[0])
+    made: list[Step] = []
+
+    class Times(RecordedTimes):
+        def seconds(self, step: Step) -> float:
+            made.append(step)
+            return super().seconds(step)
+
+    lengths = round(point["prompt_tokens"]), round(point["output_tokens"])
+    load = Load(*lengths, concurrency=round(point["concurrency"]), requests=point["requests"])
+    limits = recorded_limits(root, ServingQuery(*lengths))
+    outcome = simulate(load, limits, Times(fit, "expected", 0.005))
+    assert outcome.completed == point["completed"]
+    prompts = [group for group in point["steps"] if group["prompts"]]
+    tokens = sum(group["prompt_tokens"] * group["count"] for group in prompts)
+    assert tokens == pytest.approx(lengths[0] * load.requests)
+    # Requests of equal length stay in step: a wave takes a step for the first prompt, one for the others, and one per token.
+    waves = load.requests / load.concurrency
+    recorded = sum(group["count"] for group in point["steps"])
+    simulated_prompts = sum(bool(step.chunks) and not step.arrivals for step in made)
+    assert recorded == pytest.approx(waves * (lengths[1] + 1), rel=0.25)
+    assert simulated_prompts == pytest.approx(
+        sum(group["count"] for group in prompts), abs=0.5 * load.requests
+    )
 
 
 @pytest.mark.slow
@@ -130,3 +156,54 @@ def test_a_profiled_window_of_two_ranks(tmp_path: Path) -> None:
     assert window["matched_steps"] >= window["steps"] - 2
     assert [one["id"] for one in window["requests"]] == [f"profiled-{place}" for place in range(8)]
     assert not left_running(root)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.needs("serving", "vllm")
+def test_improve_keeps_an_option_that_helps_and_drops_one_that_hurts(tmp_path: Path) -> None:
+    """The real CPU build: a batch of one request against six, and prompts in 48 parts."""
+    out = tmp_path / "search"
+    helps, hurts = "--max-num-seqs=6", "--max-num-batched-tokens=8"
+    command = [
+        sys.executable, "-m", "llm_perf_opt", "improve", "--engine", "vllm", "--executable", str(environment_program("vllm", "vllm")),
+        "--model", "llama_tiny", "--concurrency", "6", "--requests", "6", "--prompt-tokens", "384", "--new-tokens", "24", "--samples", "2",
+        "--out", str(out), "--quiet", "--only", "batch-limit", "--try", hurts, "--budget", "16m", "hardware.probe=false",
+        "pipeline.serve.certify=false", "--", "--max-num-seqs", "1",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = read_json(out / "improve.json")
+    single = {tuple(one["overrides"]): one for one in found["tried"] if one["role"] == "single"}
+    assert (single[(helps,)]["decision"], single[(helps,)]["output"]) == ("keep", "equal")
+    assert (single[(hurts,)]["decision"], single[(hurts,)]["measured"]["verdict"]) == ("drop", "slower")
+    assert found["best"]["overrides"] == [helps] and found["best"]["confirmed"]
+    assert helps in (out / "best.sh").read_text()
+    assert not left_running(out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.needs("serving", "vllm")
+def test_improve_of_transformers_serve(tmp_path: Path) -> None:
+    """Prompts in 16 parts against 4; in the leg of vLLM, because blocks of load need a machine without other tests."""
+    out = tmp_path / "search"
+    command = [
+        sys.executable, "-m", "llm_perf_opt", "improve", "--engine", "transformers", "--model", "llama_tiny", "--concurrency", "4",
+        "--requests", "4", "--prompt-tokens", "256", "--new-tokens", "4", "--samples", "2", "--out", str(out), "--quiet", "--only", "step-tokens",
+        "--budget", "12m", "hardware.probe=false", "pipeline.serve.certify=false", "--", "--cb-max-batch-tokens", "16",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = read_json(out / "improve.json")
+    larger = "--cb-max-batch-tokens=64"
+    (trial,) = [one for one in found["tried"] if one["role"] == "single"]
+    assert (trial["overrides"], trial["decision"], trial["output"]) == ([larger], "keep", "equal")
+    assert found["best"]["overrides"] == [larger] and found["best"]["confirmed"]
+    command_line = (out / "best.sh").read_text()
+    assert (
+        larger in command_line
+        and "--continuous-batching" in command_line
+        and "--cb-num-blocks" in command_line
+    )
+    assert not left_running(out)

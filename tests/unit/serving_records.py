@@ -297,7 +297,7 @@ def simulate(plan: Plan) -> Simulated:
 
 
 def _kv(running: list[Job]) -> int:
-    return sum(job.prompt + len(job.made) - job.need for job in running)
+    return sum([job.prompt + len(job.made) - job.need for job in running])
 
 
 def _preempt(plan: Plan, waiting: deque[Job], running: list[Job]) -> int:

@@ -31,16 +31,20 @@ from pathlib import Path
 from llm_perf_opt.process.environment import DEFAULTS
 from tests.warm.client import added_folders, read_by_then
 
+SHARED = "LLM_PERF_OPT_TESTS_WARM"
+"""Environment variable with the folder of the server that the processes of one run of tests share."""
+
 
 class WarmProcess:
     """A command under way; what :class:`subprocess.Popen` offers of it that tests use."""
 
-    def __init__(self, control: socket.socket, request: Mapping[str, object]) -> None:
-        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, address: Path, request: Mapping[str, object]) -> None:
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(str(address))
         self._streams = [_Stream(), _Stream()]
-        with theirs:
-            given = [theirs.fileno(), *(stream.writing for stream in self._streams)]
-            socket.send_fds(control, [json.dumps(request).encode()], given)
+        with Path(os.devnull).open("rb") as nothing:
+            given = [nothing.fileno(), *(stream.writing for stream in self._streams)]
+            socket.send_fds(self._connection, [json.dumps(request).encode()], given)
         for stream in self._streams:
             stream.read()
         self.pid = int(self._answer(None)["pid"])
@@ -109,56 +113,16 @@ class _Stream:
 
 
 class WarmServer:
-    """The process that forks others; it ends with the connection to it."""
+    """The process that forks others, shared by the test processes of a run; it ends with the process that started it."""
 
-    def __init__(self) -> None:
-        self.environment = dict(os.environ)
+    def __init__(self, folder: Path) -> None:
+        self._address = folder / "address"
+        self.stand_in = folder / "python"
+        """A program that takes the arguments of the interpreter, see :mod:`tests.warm.client`."""
+        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+        self.environment: dict[str, str] = facts["environment"]
         self.cpu_s = 0.0
         """Of the commands that were run so far: they are children of the server, not of the tests."""
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._folder = Path(tempfile.mkdtemp(prefix="warm-"))
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(str(self._folder / "address"))
-        listener.listen(16)
-        self.stand_in = self._write_stand_in()
-        """A program that takes the arguments of the interpreter, see :mod:`tests.warm.client`."""
-        with theirs, listener:
-            fds = [theirs.fileno(), listener.fileno()]
-            self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("server.py")), *map(str, fds)],
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        """Let the server end."""
-        self._control.close()
-        self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _write_stand_in(self) -> Path:
-        path, facts = self._folder / "python", self._folder / "facts.json"
-        facts.write_text(
-            json.dumps(
-                {
-                    "python": sys.executable,
-                    "stand_in": str(path),
-                    "address": str(self._folder / "address"),
-                    "environment": self.environment,
-                    "defaults": DEFAULTS,
-                }
-            ),
-            encoding="utf-8",
-        )
-        facts.chmod(0o600)
-        client = Path(__file__).with_name("client.py")
-        words = shlex.join([sys.executable, "-I", "-S", str(client), str(facts)])
-        path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
-        path.chmod(0o700)
-        return path
 
     def can_run(self, environment: Mapping[str, str]) -> bool:
         """Tell whether a process that is started anew with this environment would be no different."""
@@ -187,7 +151,7 @@ class WarmServer:
             "folders": added_folders(environment, self.environment) or [],
             "python": str(self.stand_in) if children else "",
         }
-        return WarmProcess(self._control, request)
+        return WarmProcess(self._address, request)
 
     def run(
         self,
@@ -211,10 +175,60 @@ class WarmServer:
         )
 
 
+def start_server() -> None:
+    """Start a server for this process and the test processes that it starts, which find it by the environment."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    control, theirs = socket.socketpair()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(folder / "address"))
+    listener.listen(16)
+    _write_stand_in(folder)
+    with theirs, listener:
+        fds = [theirs.fileno(), listener.fileno()]
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("server.py")), *map(str, fds)],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    os.environ[SHARED] = str(folder)
+
+    def close() -> None:
+        control.close()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(close)
+
+
+def _write_stand_in(folder: Path) -> None:
+    path, facts = folder / "python", folder / "facts.json"
+    facts.write_text(
+        json.dumps(
+            {
+                "python": sys.executable,
+                "stand_in": str(path),
+                "address": str(folder / "address"),
+                "environment": dict(os.environ),
+                "defaults": DEFAULTS,
+            }
+        ),
+        encoding="utf-8",
+    )
+    facts.chmod(0o600)
+    client = Path(__file__).with_name("client.py")
+    words = shlex.join([sys.executable, "-I", "-S", str(client), str(facts)])
+    path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+    path.chmod(0o700)
+
+
 @functools.cache
 def warm_server() -> WarmServer:
-    """Return this test process's server, started when it is first asked for."""
-    return WarmServer()
+    """Return the server of this run of tests, started when it is first asked for where the tests have one process."""
+    if not Path(os.environ.get(SHARED, "")).joinpath("address").is_socket():
+        start_server()
+    return WarmServer(Path(os.environ[SHARED]))
 
 
 @contextlib.contextmanager

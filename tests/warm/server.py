@@ -96,16 +96,10 @@ def next_command(control: socket.socket, listener: socket.socket) -> Request | N
         ready = select.select([control, listener], [], [])[0]
         _collect_keepers()
         if control in ready:
-            message, fds, _, _ = socket.recv_fds(control, 1 << 20, 3)
-            if not message:
-                return None
-            reply, *streams = fds
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            streams = [nothing, *streams]
-        else:
-            connection = listener.accept()[0]
-            message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
-            reply = connection.detach()
+            return None
+        connection = listener.accept()[0]
+        message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+        reply = connection.detach()
         if message and os.fork() == 0:
             control.close()
             listener.close()

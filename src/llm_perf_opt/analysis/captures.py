@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,12 +37,14 @@ from llm_perf_opt.captures.timeline import (
     RangeTotals,
     Timeline,
 )
-from llm_perf_opt.captures.timings import WallClock
 from llm_perf_opt.core import units
 from llm_perf_opt.core.arrays import distinct, exact_sums
 from llm_perf_opt.core.phases import DECODE, PHASES, WHOLE
 from llm_perf_opt.summary import Kernel, Section, Static, StaticModule
 from llm_perf_opt.summary.devices import Communication, DeviceUse, IdleGap, RankUse
+
+if TYPE_CHECKING:
+    from llm_perf_opt.captures.timings import WallClock
 
 # Which range a kernel table covers: such a table has no time axis, but its file name or configuration may name one.
 

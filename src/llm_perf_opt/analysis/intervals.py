@@ -95,6 +95,8 @@ def union(start: Int64, end: Int64) -> IntervalSet:
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
+    if (start[1:] > end[:-1]).all():
+        return IntervalSet(start, end)  # fast path: one stream runs one operation after the other
     reach = np.maximum.accumulate(end)
     first = np.concatenate((np.ones(1, bool), start[1:] > reach[:-1]))
     opens = np.flatnonzero(first)
@@ -109,12 +111,28 @@ def unite(*sets: IntervalSet) -> IntervalSet:
         return full[0]
     if not full:
         return EMPTY
+    if len(full) == 2 and max(map(len, full)) > _FEW * min(map(len, full)):
+        small, large = sorted(full, key=len)
+        rows = np.searchsorted(large.start, small.start)
+        return union(np.insert(large.start, rows, small.start), np.insert(large.end, rows, small.end))
     return union(np.concatenate([one.start for one in full]), np.concatenate([one.end for one in full]))
 
 
 def complement(of: IntervalSet, within: IntervalSet) -> IntervalSet:
     """Return the part of ``within`` outside ``of``."""
+    if len(of) > _FEW * len(within):
+        of = _touching(of, within)
     return intersect(within, _outside(of, within))
+
+
+def _touching(large: IntervalSet, small: IntervalSet) -> IntervalSet:
+    """Return the intervals of a large set that overlap one of a small set."""
+    first = np.searchsorted(large.end, small.start, side="right")
+    count = np.maximum(np.searchsorted(large.start, small.end, side="left") - first, 0)
+    rows = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - first, count)
+    # An interval that overlaps two neighbours is found twice, one after the other.
+    rows = rows[np.concatenate((np.ones(min(1, len(rows)), bool), rows[1:] != rows[:-1]))]
+    return IntervalSet(large.start[rows], large.end[rows])
 
 
 def _outside(of: IntervalSet, within: IntervalSet) -> IntervalSet:

@@ -20,6 +20,7 @@ from llm_perf_opt.analysis.timeline.merge import merge_facts_of_ranks
 from llm_perf_opt.analysis.timeline.time_axis import TimeAxis
 from llm_perf_opt.captures.timeline import DeviceOps, HostCalls, Int64, Ranges, Timeline, no_spans
 from llm_perf_opt.core import units
+from llm_perf_opt.core.arrays import distinct_values
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.summary import Hardware, Static, Summary
 from llm_perf_opt.summary import RankUse as summary_RankUse
@@ -345,7 +346,7 @@ def capture_origin(path: Path, tool: str, timeline: Timeline) -> CaptureOrigin:
     start = min((int(each.start_ns.min()) for each in spans), default=0) + offset
     end = max((int(each.end_ns.max()) for each in spans), default=0) + offset
     absolute = start > _EPOCH_NS
-    used = np.unique(ops.device).tolist()
+    used = distinct_values(ops.device).tolist()
     return CaptureOrigin(
         path=path,
         tool=tool,

@@ -259,6 +259,10 @@ class SequentialTest:
         least = math.log1p(-self.rule.least_gain_ratio)
         return math.log(self.wealth(least, below=True)) >= _IN_SIGHT * -math.log(self.rule.alpha)
 
+    def loss_in_sight(self) -> bool:
+        """Return whether more pairs are likely to show that it is slower."""
+        return self.count >= _LEAST_BLOCKS and self.wealth(0.0, below=False) >= 1 / _FUTILITY
+
     def change(self, alpha: float | None = None) -> Change | None:
         """Return estimate and interval, with the error of the rule or another one at each end; ``None`` without a block."""
         if not self._blocks:
@@ -327,6 +331,19 @@ PROCESS_SPREAD_RATIO = 0.005
 """Deviation between processes of one configuration that is assumed before any were compared."""
 _PRIOR_DEGREES = 4
 """How many degrees of freedom the assumption counts: a few processes of an experiment say little about their spread."""
+
+
+_CLOSE_PROCESSES_RATIO = 0.01
+"""Deviation of log ratios up to which the planned processes are enough."""
+_MORE_PROCESSES = 2
+
+
+def processes_needed(levels: Sequence[float], planned: int) -> int:
+    """Return in how many processes to measure a gain, given the log ratios of those that ran: the planned number, and twice as many
+    if these differ by more than 1 %, because a few processes say little about their spread (``benchmarks/process_spread.py``)."""
+    if planned < 2 or len(levels) < planned or float(np.std(levels, ddof=1)) <= _CLOSE_PROCESSES_RATIO:
+        return planned
+    return _MORE_PROCESSES * planned
 
 
 def over_processes(first: Change, levels: Sequence[float], alpha: float) -> Change:

@@ -23,6 +23,7 @@ from llm_perf_opt.analysis.roofline.utilisation import (
     traced_phases,
     traced_section,
 )
+from llm_perf_opt.analysis.serving.section import add_step_floors
 from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.targets import (
     add_profiled_targets,
@@ -218,6 +219,8 @@ def _relate(summary: Summary, facts: Facts, work: CapturedWork, dtype: str | Non
         )
         if not summary.predictions:
             _add_notes(summary, missing_reasons(summary.static, summary.hardware, computing))
+        if summary.serving is not None and dtype is not None:
+            add_step_floors(summary.serving, summary.static, summary.hardware, dtype)
     if facts.operator_work is not None:
         _add_traced_work(summary, facts.operator_work)
     summary.notes.extend(cautions(summary))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llm_perf_opt.analysis.timeline.attribution import Attribution
 from llm_perf_opt.captures.documents import TelemetryColumns, TelemetryDocument
-from llm_perf_opt.captures.kineto.reader import KinetoCapture
 from llm_perf_opt.core.phases import BEFORE_PREFILL, PREFILL, REQUEST_PHASES, WHOLE
 from llm_perf_opt.summary import EnergyUse, MemoryUse, Stat, Static, Telemetry, TelemetrySeries, Workload
 from llm_perf_opt.summary.statistics import describe
+
+if TYPE_CHECKING:
+    from llm_perf_opt.captures.kineto.reader import KinetoCapture
 
 MOST_POINTS = 240
 LEAST_SPAN_S = 0.5

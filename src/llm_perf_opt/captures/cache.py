@@ -45,7 +45,8 @@ def pack(column: Column) -> tuple[Column, dict[str, Any]]:
         return np.empty(0, np.uint8), {**how, "base": low}
     for narrow in _NARROW:
         if high - low <= int(np.iinfo(narrow).max) and np.dtype(narrow).itemsize < column.dtype.itemsize:
-            return (column - low).astype(narrow), {**how, "base": low}
+            kept = np.subtract(column, column.dtype.type(low), dtype=narrow, casting="unsafe")
+            return kept, {**how, "base": low}
     return column, how
 
 

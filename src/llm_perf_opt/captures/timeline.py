@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llm_perf_opt.core.arrays import distinct_values
 from llm_perf_opt.core.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
@@ -272,7 +273,7 @@ def check_limits(timeline: Timeline, path: Path) -> None:
 
 def _at_most(values: npt.NDArray[Any], most: int) -> int:
     """Return the number of distinct values, up to the limit."""
-    return len(np.unique(values)) if len(values) > most else 0
+    return len(distinct_values(values)) if len(values) > most else 0
 
 
 def _depth(ranges: Ranges) -> int:
@@ -310,7 +311,7 @@ def is_capture_end(name: str) -> bool:
 
 def behind_graph_launch(names: Sequence[str], calls: HostCalls, ops: DeviceOps) -> Mask:
     """Return which device operations a graph launch started; those without a known launch are excluded."""
-    used = np.unique(calls.name).tolist()
+    used = distinct_values(calls.name).tolist()
     graph = [index for index in used if is_graph_launch(names[index])]
     if not graph or not len(ops):
         return np.zeros(len(ops), bool)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +19,17 @@ class Verb:
 
     def __call__(self, arguments: Sequence[str]) -> int:
         """Import the verb's module and run it."""
-        module = importlib.import_module(f"llm_perf_opt.{self.module}")
-        return int(getattr(module, self.function)(arguments))
+        name = f"llm_perf_opt.{self.module}"
+        if name not in sys.modules and gc.isenabled():
+            # What imports create lives on, so looking for cycles among it, now or later, is time lost. Once per module:
+            # in a process that runs many commands, freezing again would keep their garbage.
+            gc.disable()
+            try:
+                importlib.import_module(name)
+            finally:
+                gc.freeze()
+                gc.enable()
+        return int(getattr(importlib.import_module(name), self.function)(arguments))
 
 
 VERBS = {

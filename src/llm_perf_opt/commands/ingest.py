@@ -27,8 +27,6 @@ from llm_perf_opt.runs.finish import print_result, save_and_render
 from llm_perf_opt.stages.facts import Part, collect, timings_facts
 from llm_perf_opt.stages.ncu.facts import ncu_facts
 from llm_perf_opt.stages.nsys.facts import nsys_facts
-from llm_perf_opt.stages.serve.facts import serving_facts
-from llm_perf_opt.stages.static_analysis import static_facts
 from llm_perf_opt.stages.torch_profiler.facts import (
     compile_log_facts,
     exports_facts,
@@ -106,9 +104,15 @@ def _ingest_into(out: Path, options: argparse.Namespace, given: _Given, slo: dic
     return 0
 
 
+def _static_facts(path: Path) -> Facts:
+    from llm_perf_opt.stages.static_analysis import static_facts  # imports the interface of models
+
+    return static_facts(path)
+
+
 _KINDS: dict[str, tuple[str, str, Callable[[Path], Facts]]] = {
     "timings": ("timings", "timings", timings_facts),
-    "static": ("static_analysis", "static model", static_facts),
+    "static": ("static_analysis", "static model", _static_facts),
     "trace": ("torch_profiler", "torch trace", trace_facts),
     "nsys": ("nsys", "nsys capture", nsys_facts),
     "ncu": ("ncu", "ncu capture", ncu_facts),
@@ -132,15 +136,17 @@ def _given(options: argparse.Namespace) -> _Given:
 
 def _slo(options: argparse.Namespace) -> dict[str, float]:
     """Limits of latencies; rejected without serving results."""
-    from llm_perf_opt.analysis.serving.latency import parse_slo
-
     for name in ("slo", "serving_steps", "serving_metrics"):
         if getattr(options, name) and not options.serving:
             raise ConfigError(
                 f"--{name.replace('_', '-')} needs --serving",
                 hint="give the requests too: --serving requests.jsonl",
             )
-    return parse_slo(options.slo) if options.slo else {}
+    if not options.slo:
+        return {}
+    from llm_perf_opt.analysis.serving.latency import parse_slo
+
+    return parse_slo(options.slo)
 
 
 def _require_existing(given: _Given) -> None:
@@ -163,6 +169,8 @@ def _read(given: _Given, out: Path, slo: dict[str, float]) -> list[Facts]:
     require_one_device([one for facts in found for one in facts.origins])
     results, steps, metrics = ([path for kind, path in given if kind == name] for name in _SERVING)
     if results:
+        from llm_perf_opt.stages.serve.facts import serving_facts
+
         served = functools.partial(serving_facts, results, steps, metrics, slo)
         found.append(collect("serve", [Part("serving records", served)], strict=True))
     return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.compare.data import Comparison, ExpectedChange
 from llm_perf_opt.compare.gates import UNDECIDED, gate_exit_code, parse_gate
+from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.console.command_line import VerbParser, exit_codes, time_limit, whole_number
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
@@ -39,9 +40,7 @@ Compare B with A, and gate regressions.
       run both configurations in turn (A B B A …) in separate processes, and compare them;
       with --together in one process, pass by pass (recommended on shared machines).
 """
-_FAILED = (
-    "a gate found a regression, or a side failed or was interrupted (with --strict also an undecided gate)"
-)
+_FAILED = "a gate found a regression (with --strict: did not pass), or a side failed or was interrupted"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,10 +58,18 @@ def _compare(options: argparse.Namespace) -> int:
     if options.run:
         from llm_perf_opt.compare.measure import Plan
 
-        options.out = options.out or Path("tmp") / "compare" / datetime.now().strftime("%Y%m%d-%H%M%S")
         rounds = options.rounds or (_TOGETHER_ROUNDS if options.together else _ROUNDS)
         plan = Plan(options.common, options.overrides_a, options.overrides_b, rounds, options.timeout)
-        paths = _measure(plan, options.out, together=options.together)
+        reserved = None
+        if options.out is None:
+            reserved = reserve_directory(Path("tmp") / "compare" / datetime.now().strftime("%Y%m%d-%H%M%S"))
+            options.out = reserved
+        try:
+            paths = _measure(plan, options.out, together=options.together)
+        except ConfigError:
+            if reserved is not None and not any(reserved.iterdir()):
+                reserved.rmdir()
+            raise
         names = ("A", "B")
     elif options.baseline is not None:
         from llm_perf_opt.history.baseline import find_baseline
@@ -220,7 +227,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write a short Markdown text, for a comment on a pull request",
     )
-    parser.add_argument("--strict", action="store_true", help="also fail if a gate is undecided")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="also fail if a gate is undecided, lacks data or is not comparable",
+    )
     parser.add_argument(
         "--out", type=Path, help=f"directory for {JSON_NAME}, {MARKDOWN_NAME} and {HTML_NAME}"
     )

@@ -256,7 +256,7 @@ def _check_compiling(model: ModelConfig) -> None:
 
 
 def _check_guessing(config: AppConfig) -> None:
-    """Refuse guessed tokens where a cache cannot be cut back, or sequences would advance by different numbers of tokens."""
+    """Refuse speculative decoding where a cache cannot be cut back, or sequences would advance by different numbers of tokens."""
     model, infer = config.model, config.infer
     keys = [key for key in ("prompt_lookup_tokens", "draft_tokens") if getattr(infer, key)]
     if not keys:

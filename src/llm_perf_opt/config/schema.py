@@ -179,7 +179,7 @@ class ModelConfig:
     """Keep keys and values in fewer bits: less memory, and one conversion of what attention reads in every step; null: in
     ``model.dtype``."""
     draft_path: str | None = None
-    """Checkpoint of a smaller model with the same vocabulary that guesses tokens ahead (``infer.draft_tokens``)."""
+    """Checkpoint of a draft model (smaller, the same vocabulary) for speculative decoding (``infer.draft_tokens``)."""
     trust_remote_code: bool = False
     """Run code that comes with a checkpoint. Needs a local path or a pinned revision."""
     seed: int = 0
@@ -215,10 +215,11 @@ class InferConfig:
     pad_to_multiple: int | None = None
     """Fill prompts up to a multiple of this many positions, so that requests of about the same length have the same shape."""
     prompt_lookup_tokens: int = 0
-    """Guess so many tokens from earlier occurrences of the last ones in prompt and answer, and check them in one forward pass
-    (greedy answers stay the same up to rounding); 0: off. Needs ``infer.batch_size=1`` and a cache that is not static."""
+    """Speculative decoding by prompt lookup: propose so many tokens that followed the same n-gram earlier in prompt or output, and
+    check them in one forward pass (greedy outputs stay the same up to rounding); 0: off. Needs ``infer.batch_size=1`` and a cache
+    that is not static."""
     draft_tokens: int = 0
-    """The same with tokens that ``model.draft_path`` guesses; 0: off."""
+    """The same with tokens that the draft model (``model.draft_path``) generates; 0: off."""
     bucket_by_length: bool = False
     """Make batches of requests of similar length, so that fewer positions are padding; answers keep their names."""
     max_tiles: int = 9

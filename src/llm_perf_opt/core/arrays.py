@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+Integers = TypeVar("Integers", Int64, Int32)
 UNKNOWN = -1
 _THREAD_BITS = 24
 """A global thread id is (process << 24 | thread), as nsys counts them."""
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 """Parameters of glibc's ``mallopt``."""
 
 
@@ -32,6 +34,7 @@ def reuse_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 1 << 30)
         mallopt(_M_TOP_PAD, 64 << 20)
+        mallopt(_M_ARENA_MAX, 1)  # what one thread frees, another can use
 
 
 def process_of(thread: Int64) -> Int64:
@@ -41,8 +44,25 @@ def process_of(thread: Int64) -> Int64:
 
 def distinct_of_sorted(values: Int64) -> Int64:
     """Return the distinct values of a sorted array, without sorting it again."""
+    if len(values) and values[0] == values[-1]:
+        return values[:1]
     first = np.concatenate((np.ones(min(1, len(values)), bool), values[1:] != values[:-1]))
     return values[np.flatnonzero(first)]
+
+
+def distinct_values(values: Integers) -> Integers:
+    """Return the distinct values ascending, as ``np.unique`` does; few or dense values are marked instead of hashed."""
+    if not len(values):
+        return values
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return values[:1].copy()
+    if high - low > 4 * len(values) + (1 << 16):
+        return np.unique(values)
+    seen = np.zeros(high - low + 1, bool)
+    seen[values - low if low else values] = True
+    found: Integers = (np.flatnonzero(seen) + low).astype(values.dtype)
+    return found
 
 
 def distinct(values: Int64) -> tuple[Int64, Int64]:
@@ -91,7 +111,7 @@ def order_by_thread(thread: Int64, start: Int64, end: Int64) -> Int64:
         order = np.lexsort((-end, start))
     if not len(thread) or int(thread.min()) == int(thread.max()):
         return order
-    threads = np.unique(thread)
+    threads = distinct_values(thread)
     code = np.searchsorted(threads, thread[order])
     small = code.astype(np.int16) if len(threads) < 32768 else code
     return order[np.argsort(small, kind="stable")]
@@ -147,7 +167,7 @@ def launching_rows(
         if len(calls) and process[0] == call_process[0]:
             found[:] = _match(call_correlation[calls], call_start[calls], calls, correlation)
         return found
-    for one in np.unique(process):
+    for one in distinct_values(process):
         calls = np.flatnonzero((call_process == one) & (call_correlation >= 0))
         rows = np.flatnonzero((process == one) & (correlation >= 0))
         if len(calls) and len(rows):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.detect import detect_cpu, detect_device
 from llm_perf_opt.hardware.mig import MigSlice, limits_of_slice, slice_by_name
-from llm_perf_opt.hardware.probe import ProbeResult
 from llm_perf_opt.summary import Hardware
+
+if TYPE_CHECKING:
+    from llm_perf_opt.hardware.probe import ProbeResult
 
 _UNCLEAR_SLICE = (
     "some GPUs of this machine are cut into MIG slices, and which one the run uses is unknown; "

@@ -45,7 +45,7 @@ def _schema(cls: type) -> dict[str, pl.DataType]:
 RUN_COLUMNS, METRIC_COLUMNS, FINDING_COLUMNS = _schema(RunRow), _schema(MetricRow), _schema(FindingRow)
 TABLES = {RUNS: RUN_COLUMNS, METRICS: METRIC_COLUMNS, FINDINGS: FINDING_COLUMNS}
 FILE_COLUMNS = {"run": pl.String(), "size": pl.Int64(), "mtime_ns": pl.Int64()}
-"""A summary as the file system tells of it."""
+"""Identity of a summary file: path, size and modification time."""
 _READ_BATCH = 5_000
 """Rows of ``runs.parquet`` that are read at once."""
 _REPEATED = ("machine", "hardware", "model", "config_hash", "settings", "commit", "versions")

@@ -130,8 +130,8 @@ def _list() -> int:
 
     remedies, unusable = load_remedies()
     for remedy in remedies:
-        answers = f"  answers {', '.join(remedy.answers)}" if remedy.answers else ""
-        print(f"{remedy.name:<22} {remedy.title} (changes in the output: {remedy.effect}){answers}")
+        addressed = f"  addresses {', '.join(remedy.answers)}" if remedy.answers else ""
+        print(f"{remedy.name:<22} {remedy.title} (changes in the output: {remedy.effect}){addressed}")
     for item in unusable:
         print(f"{item.name:<22} cannot be used: {item.reason}")
     return 0
@@ -206,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
         "--error",
         type=share,
         default=0.05,
-        help="probability of keeping something that does not help (0.05)",
+        help="family-wise probability of keeping a configuration without a gain (0.05)",
     )
     parser.add_argument(
         "--samples", type=whole_number(1, 10_000), default=4, help="number of samples to measure (4)"
@@ -221,7 +221,7 @@ def _parser() -> argparse.ArgumentParser:
         "--processes",
         type=whole_number(1, 100),
         default=3,
-        help="processes that a gain must hold in, each used for several pairs (3)",
+        help="processes that a gain must hold in, each used for several pairs; twice as many if they differ (3)",
     )
     parser.add_argument("--seed", type=whole_number(0), default=20240229, help="seed of the order of passes")
     return parser

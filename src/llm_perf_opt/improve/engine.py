@@ -34,7 +34,13 @@ from llm_perf_opt.improve.improve import Done, Request
 from llm_perf_opt.improve.measuring import Spec
 from llm_perf_opt.improve.plan import Candidate, Planned, plan, refuse_few_pairs
 from llm_perf_opt.improve.search import Search, refuse_empty
-from llm_perf_opt.improve.server_blocks import LEAST_STARTS, PAIRS_PER_START, ServerLoad, run_on_servers
+from llm_perf_opt.improve.server_blocks import (
+    LEAST_STARTS,
+    PAIRS_PER_START,
+    KeptServers,
+    ServerLoad,
+    run_on_servers,
+)
 from llm_perf_opt.remedies.base import Machine, Situation, this_machine
 from llm_perf_opt.remedies.data import (
     EXPERIMENTS,
@@ -68,6 +74,8 @@ LOGGER = logging.getLogger("llm_perf_opt.improve")
 COMMAND_NAME = "best.sh"
 _ROOM = 2.5
 """Two servers run at the same time where the weights fit so many times over."""
+_SERVER_BYTES = 2 << 30
+"""Memory of a server's processes without weights and KV cache (vLLM 0.32 on a CPU: 1.8 GB); for several starts at the same time."""
 _USUAL_PORT = 8000
 _START_S, _BLOCK_S = 60.0, 5.0
 """Where no run says how long a start and a load point take."""
@@ -185,6 +193,7 @@ class ServerSearch(Search):
     """A search whose experiments start servers."""
 
     load: ServerLoad
+    servers: KeptServers
 
     def _limit(self, left_s: float) -> float:
         ahead = max(1, self.tests - len(self.result.tried))
@@ -207,7 +216,10 @@ class ServerSearch(Search):
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         folder.mkdir(parents=True, exist_ok=True)
         spec.save(folder)
-        outcome: Outcome = run_on_servers(spec, folder, self.load)
+        if role == "confirmation":  # in new starts of both sides
+            self.servers.close()
+        kept = None if role == "confirmation" else self.servers
+        outcome: Outcome = run_on_servers(spec, folder, self.load, kept=kept)
         if outcome.check is not None and not self.result.baseline.samples:
             self.result.baseline.samples = [f"answer-{place}" for place in range(settings.most_samples)]
         if outcome.out_of_budget:
@@ -267,10 +279,10 @@ def _search(
         save_improvement(found, out)
 
     finish.append(result)
-    with hold_for_measurement(held.app, str(out)):
+    with hold_for_measurement(held.app, str(out)), KeptServers() as servers:
         budget_s = request.budget_s - (time.monotonic() - began)
         search = ServerSearch(held.planned, result, out, budget_s, save)
-        search.load = load
+        search.load, search.servers = load, servers
         search.least_s = least_experiment_s(start.summary)
         result.method = replace(result.method, tests=search.tests)
         search.run()
@@ -296,16 +308,21 @@ def _server_load(held: ServerPlan, start: baseline.Start, out: Path) -> ServerLo
         folder = made if (made / "config.json").is_file() else out / "checkpoint"
         checkpoint = str(folder if (folder / "config.json").is_file() else write_checkpoint(app, folder))
     local = Path(checkpoint) if Path(checkpoint).is_dir() else None
-    together = app.resolved_device == "cpu" and _fits_twice(local, this_machine())
+    on_cpu = app.resolved_device == "cpu"
+    pairs = pairs_that_fit(local, make_engine(serve).cache_bytes, this_machine()) if on_cpu else 0
     key = os.environ.get(serve.api_key_env) if serve.api_key_env is not None else None
-    return ServerLoad(app, serve, checkpoint, read_vocabulary(local), together, key)
+    return ServerLoad(app, serve, checkpoint, read_vocabulary(local), pairs > 0, key, max(pairs, 1))
 
 
-def _fits_twice(checkpoint: Path | None, machine: Machine) -> bool:
+def pairs_that_fit(checkpoint: Path | None, cache_bytes: int, machine: Machine) -> int:
+    """Return how often both sides can run at the same time in the memory of the host, up to the number of starts."""
     if checkpoint is None or machine.memory_bytes is None:
-        return False
+        return 0
     weights = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
-    return 0 < _ROOM * weights < machine.memory_bytes
+    if not 0 < _ROOM * weights < machine.memory_bytes:
+        return 0
+    several = 2 * LEAST_STARTS * (_ROOM / 2 * weights + cache_bytes + _SERVER_BYTES)
+    return LEAST_STARTS if several < machine.memory_bytes else 1
 
 
 def _new_result(request: Request, start: baseline.Start, held: ServerPlan, out: Path) -> Improvement:
@@ -444,7 +461,7 @@ def describe_plan(found: dict[str, Any]) -> list[str]:
     if not found["findings_known"]:
         lines.append("baseline: one load test first; its findings decide what is tried, and in which order")
     for number, one in enumerate(found["candidates"], 1):
-        why = f"answers {one['finding']}" if one["finding"] else "no finding asks for it"
+        why = f"addresses {one['finding']}" if one["finding"] else "no finding asks for it"
         bound = f", at most {units.seconds(one['bound_gain_s'])}" if one["bound_gain_s"] else ""
         lines.append(
             f"{number:3}  {' '.join(one['overrides'])}   {one['title']}; {why}{bound}; output: {one['effect']}"

@@ -121,8 +121,8 @@ def _list(engine: str) -> int:
     from llm_perf_opt.stages.serve.config import EngineName
 
     for remedy in engine_remedies(EngineName(engine)):
-        answers = f"  answers {', '.join(remedy.answers)}" if remedy.answers else ""
-        print(f"{remedy.name:<22} {remedy.title} (changes in the output: {remedy.effect}){answers}")
+        addressed = f"  addresses {', '.join(remedy.answers)}" if remedy.answers else ""
+        print(f"{remedy.name:<22} {remedy.title} (changes in the output: {remedy.effect}){addressed}")
     return 0
 
 
@@ -184,10 +184,13 @@ def _parser() -> argparse.ArgumentParser:
         "--least-gain", type=percentage, default=0.02, metavar="N%", help="smallest gain that counts (2%%)"
     )
     parser.add_argument(
-        "--error", type=share, default=0.05, help="probability of keeping something that does not help (0.05)"
+        "--error",
+        type=share,
+        default=0.05,
+        help="family-wise probability of keeping a configuration without a gain (0.05)",
     )
     parser.add_argument(
-        "--samples", type=whole_number(1, 10_000), default=4, help="answers that are compared (4)"
+        "--samples", type=whole_number(1, 10_000), default=4, help="responses that are compared (4)"
     )
     parser.add_argument(
         "--pairs",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import signal
@@ -18,7 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from llm_perf_opt.analysis.statistics import DROP_ERROR, Change, SequentialTest, over_processes
+from llm_perf_opt.analysis.statistics import (
+    DROP_ERROR,
+    Change,
+    SequentialTest,
+    over_processes,
+    processes_needed,
+)
 from llm_perf_opt.core.console.signals import acknowledge_interruption, raise_if_interrupted
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.improve import costs
@@ -292,9 +299,12 @@ def _repeat_in_processes(
     measured = outcome.measured
     if measured is None or spec.settings.processes < 2:
         return
-    blocks = max(_PAIRS_PER_PROCESS, 2 * (measured.blocks // 4))
+    blocks = pairs_per_process(measured.blocks)
     levels: list[float] = []
-    for number in range(2, spec.settings.processes + 1):
+    own = costs.as_log_ratio(measured.change_ratio, spec.metric)
+    for number in itertools.count(2):
+        if number > processes_needed([own, *levels], spec.settings.processes):
+            break
         left_s = None if spec.total_s is None else spec.total_s - (time.monotonic() - began)
         if left_s is not None and left_s <= 0:
             break
@@ -322,6 +332,11 @@ def _repeat_in_processes(
         level = costs.median_log_ratio(read_passes(folder / PROCESS.format(number)), spec.metric)
         levels += [] if level is None else [level]
     outcome.measured = with_processes(measured, levels, spec)
+
+
+def pairs_per_process(blocks: int) -> int:
+    """Return how many pairs each further process runs after a first one with so many."""
+    return max(_PAIRS_PER_PROCESS, 2 * (blocks // 4))
 
 
 def with_processes(measured: Measured, levels: list[float], spec: Spec) -> Measured:

@@ -4,6 +4,10 @@ A block of load is the load point of the search, sent once. Both sides of a pair
 (a CPU with enough memory), both run at the same time and blocks alternate A B B A; otherwise one server runs at a time and the
 starts alternate A B B A. A server may be faster or slower for as long as it runs (placement of memory and threads), and pairs
 of one start share that. So a side is started at least twice, and a gain must also hold over the starts.
+
+Starting a server takes much longer than a block. Where four servers fit, both starts of both sides are made at the same time,
+and the servers of A are kept for the next experiments with the same A. Only one server has requests at any time, and the others are
+paused: an idle server may use the processor (workers of vLLM look for their next step for seconds).
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llm_perf_opt.analysis.statistics import DROP_ERROR, SequentialTest
+from llm_perf_opt.core.console.signals import acknowledge_interruption, raise_if_interrupted
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.improve import costs
 from llm_perf_opt.improve.experiment import Outcome, as_measured
@@ -79,6 +84,52 @@ class ServerLoad:
     together: bool
     """Whether both servers run at the same time."""
     api_key: str | None = field(default=None, repr=False)
+    starts_at_once: int = 1
+    """Starts of both sides that are made at the same time, where ``together``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A server that is healthy, and its answers."""
+
+    server: Server
+    answers: dict[str, str]
+
+
+class KeptServers:
+    """Servers of A that go on running between experiments; a context manager that ends them."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._args: list[str] | None = None
+        self._running: dict[int, _Started] = {}
+
+    def __enter__(self) -> KeptServers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            acknowledge_interruption()  # the servers are being ended; do not interrupt this
+        self.close()
+
+    def close(self) -> None:
+        """End all servers."""
+        for one in self._running.values():
+            one.server.request_stop()
+        self._running, self._args = {}, None
+        self._stack.close()
+
+    def with_arguments(self, args: Sequence[str]) -> dict[int, _Started]:
+        """Return the servers with these arguments by start; those of other arguments are ended, and all if one has ended."""
+        if self._args != list(args) or not all(one.server.is_alive for one in self._running.values()):
+            self.close()
+        return dict(self._running)
+
+    def keep(self, args: Sequence[str], start: int, started: _Started, owned: contextlib.ExitStack) -> None:
+        """Take over a server from the stack that would have ended it."""
+        self._args = list(args)
+        self._running[start] = started
+        self._stack.push(owned.pop_all())
 
 
 def block_values(result: LoadResult, slo: Mapping[str, float]) -> dict[str, float]:
@@ -161,17 +212,28 @@ def _first_word(one: str, other: str) -> int | None:
 
 
 def run_on_servers(
-    spec: Spec, folder: Path, load: ServerLoad, *, clock: Callable[[], float] = time.monotonic
+    spec: Spec,
+    folder: Path,
+    load: ServerLoad,
+    *,
+    kept: KeptServers | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Measure both sides; what was measured before a failure is kept. ``spec.a`` and ``spec.b``: the servers' arguments."""
+    """Measure both sides; what was measured before a failure is kept. ``spec.a`` and ``spec.b``: the servers' arguments.
+
+    ``kept``: servers of A that are used if they run, and go on running; ``None``: all servers are new and ended.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     began = clock()
-    run = _Run(spec, folder, load, clock, began)
+    run = _Run(spec, folder, load, clock, began, kept)
     failure: Failure | None = None
     try:
         run.measure()
     except GivenUpError as error:
         failure = error.failure
+    except ToolError as error:  # of a server that was being ended
+        raise_if_interrupted()
+        failure = Failure(error.message)
     outcome = run.outcome()
     if failure is not None:
         outcome.failure, outcome.failure_kind = failure.message, failure.kind
@@ -184,10 +246,17 @@ class _Run:
     """The state of one experiment."""
 
     def __init__(
-        self, spec: Spec, folder: Path, load: ServerLoad, clock: Callable[[], float], began: float
+        self,
+        spec: Spec,
+        folder: Path,
+        load: ServerLoad,
+        clock: Callable[[], float],
+        began: float,
+        kept: KeptServers | None = None,
     ) -> None:
         self.spec, self.folder, self.load = spec, folder, load
         self._clock, self._began, self._start_s = clock, began, 0.0
+        self._kept = kept if load.together and load.starts_at_once > 1 else None
         self._test = SequentialTest(spec.rule())
         self._chance = random.Random(spec.settings.seed)
         self._pairs: list[tuple[Block, Block]] = []
@@ -230,30 +299,36 @@ class _Run:
             if self._left_s() < self._start_s or self._test.count >= self.spec.settings.most_blocks:
                 break
             if self.load.together:
-                self._one_start_of_both()
+                self._starts_of_both()
             else:
                 self._starts_in_turns()
         if self._starts < LEAST_STARTS:
             raise GivenUpError(OUT_OF_BUDGET, "budget")
 
-    def _one_start_of_both(self) -> None:
-        start = self._starts
-        with self._servers(SIDES) as servers:
-            for draw in range(PAIRS_PER_START // 2):
-                first = self._chance.choice(SIDES)
+    def _starts_of_both(self) -> None:
+        """Start both sides, as often as is done at the same time, and send blocks to the starts in turns."""
+        count = min(self.load.starts_at_once, LEAST_STARTS) if not self._starts else 1
+        starts = range(self._starts, self._starts + count)
+        with self._servers([(letter, start) for start in starts for letter in SIDES]) as servers:
+            for draw in range(count * PAIRS_PER_START // 2):
+                start, first = starts[draw % count], self._chance.choice(SIDES)
                 for order in ((first, _other(first)), (_other(first), first)):
                     both = {
-                        letter: self._block(servers[letter], letter, start, self._pair) for letter in order
+                        letter: self._block(servers[letter, start].server, letter, start, self._pair)
+                        for letter in order
                     }
                     self._add(both["a"], both["b"])
                     self._pair += 1
-                if 2 * (draw + 1) >= _LEAST_PAIRS and (self._settled_here(start) or self._left_s() <= 0):
+                enough = 2 * (draw + 1) >= count * _LEAST_PAIRS
+                if enough and (self._settled_here(starts[-1]) or self._left_s() <= 0):
                     break
-        self._starts += 1
+        self._starts += count
 
     def _settled_here(self, start: int) -> bool:
-        """Whether more pairs of this start would tell nothing; the first start is followed by another in any case."""
-        return self._test.verdict() is not None if start + 1 < LEAST_STARTS else self._settled()
+        """Whether more pairs of this start would change nothing; the first start is followed by another in any case."""
+        if start + 1 < LEAST_STARTS:
+            return self._test.in_sight() or self._test.loss_in_sight()
+        return self._settled()
 
     def _starts_in_turns(self) -> None:
         """Two starts of each side: the second in the opposite order, and one pair of each start next to the other."""
@@ -263,9 +338,10 @@ class _Run:
             begin = self._pair
             found: dict[Letter, list[Block]] = {}
             for letter in order:
-                with self._servers((letter,)) as servers:
+                start = self._starts + half
+                with self._servers([(letter, start)]) as servers:
                     found[letter] = [
-                        self._block(servers[letter], letter, self._starts + half, begin + place)
+                        self._block(servers[letter, start].server, letter, start, begin + place)
                         for place in range(PAIRS_PER_START)
                     ]
             halves.append(list(zip(found["a"], found["b"], strict=True)))
@@ -284,39 +360,57 @@ class _Run:
     # Servers.
 
     @contextlib.contextmanager
-    def _servers(self, letters: Sequence[Letter]) -> Iterator[dict[Letter, Server]]:
-        """Start servers, wait for all of them, take their answers and warm them up; all end with the block."""
+    def _servers(self, wanted: Sequence[tuple[Letter, int]]) -> Iterator[dict[tuple[Letter, int], _Started]]:
+        """Start servers, wait for all of them, take their answers and warm them up; those not kept end with the block."""
         began = self._clock()
         with contextlib.ExitStack() as stack:
-            found: dict[Letter, Server] = {}
-            for letter in letters:
-                found[letter] = stack.enter_context(self._launched(letter))
-            for letter, server in found.items():
-                self._await(letter, server)
-            for letter, server in found.items():
-                self._answers[letter].append(self._ask(letter, server))
-                self._warm_up(letter, server)
-            self._start_s = max(self._start_s, self._clock() - began)
-            yield found
+            try:
+                found: dict[tuple[Letter, int], _Started] = {}
+                launched: dict[tuple[Letter, int], tuple[Server, contextlib.ExitStack]] = {}
+                kept = self._kept.with_arguments(self.spec.a) if self._kept is not None else {}
+                for letter, start in wanted:
+                    if letter == "a" and start in kept:
+                        found[letter, start] = kept[start]
+                        continue
+                    owned = stack.enter_context(contextlib.ExitStack())
+                    server = self._launch(letter, start, owned)
+                    launched[letter, start] = server, owned
+                for (letter, _), (server, _) in launched.items():
+                    self._await(letter, server)
+                if self.load.together:
+                    for server, _ in launched.values():
+                        server.pause()
+                for (letter, start), (server, owned) in launched.items():
+                    started = found[letter, start] = _Started(server, self._ask(letter, server))
+                    if self._kept is not None and letter == "a" and start < LEAST_STARTS:
+                        self._kept.keep(self.spec.a, start, started, owned)
+                    else:
+                        stack.callback(server.request_stop)  # all at the same time, then each is waited for
+                for letter, start in wanted:
+                    self._answers[letter].append(found[letter, start].answers)
+                    self._warm_up(letter, found[letter, start].server)
+                self._start_s = max(self._start_s, self._clock() - began)
+                yield found
+            except KeyboardInterrupt:
+                acknowledge_interruption()  # as above
+                raise
 
-    @contextlib.contextmanager
-    def _launched(self, letter: Letter) -> Iterator[Server]:
+    def _launch(self, letter: Letter, start: int, owned: contextlib.ExitStack) -> Server:
         load = self.load
         serve = replace(
             load.serve, args=self.spec.overrides(letter), step_records=False, profile=False, port=None
         )
         engine = make_engine(serve)
-        number = len(self._answers[letter])
-        logs = self.folder / f"{letter}{number}"
+        logs = self.folder / f"{letter}{start}"
         logs.mkdir(parents=True, exist_ok=True)
         settings = server_settings(load.app, serve, load.checkpoint, free_port(None), logs / "steps.jsonl")
         prepared = prepare(engine, settings)
         server = Server(engine, f"http://127.0.0.1:{settings.port}", api_key=load.api_key)
         try:
-            with server.running(prepared.argv, prepared.env, logs, serve, logs, wait=False):
-                yield server
+            owned.enter_context(server.running(prepared.argv, prepared.env, logs, serve, logs, wait=False))
         except ToolError as error:
-            raise GivenUpError(f"{_side(letter)}: {error.message}") from error
+            raise self._failed(letter, f": {error.message}") from error
+        return server
 
     def _await(self, letter: Letter, server: Server) -> None:
         limit = self.load.serve.start_timeout_s
@@ -328,12 +422,13 @@ class _Run:
             if server.is_alive and limit < self.load.serve.start_timeout_s:
                 raise GivenUpError(OUT_OF_BUDGET, "budget") from error
             how = "did not become healthy" if server.is_alive else "did not start"
-            raise GivenUpError(
-                f"{_side(letter)} {how}: {_reason(server)} (log: {self._log(letter)})"
-            ) from error
+            raise self._failed(letter, f" {how}: {_described_end(server)}") from error
 
-    def _log(self, letter: Letter) -> str:
-        return str(self.folder / f"{letter}{len(self._answers[letter])}" / "server.stderr.log")
+    def _failed(self, letter: Letter, why: str) -> GivenUpError:
+        """Return the error of a side; if it is A, its servers are not used again."""
+        if self._kept is not None and letter == "a":
+            self._kept.close()
+        return GivenUpError(f"{_side(letter)}{why}")
 
     # Load.
 
@@ -352,6 +447,9 @@ class _Run:
             serve.request_timeout_s,
         )
 
+        if self.load.together:
+            server.resume()
+
         async def send() -> LoadResult:
             async with LoadClient(target) as client:
                 if not one_at_a_time:
@@ -364,7 +462,11 @@ class _Run:
                     result.records.append(await client.send(planned, record))
                 return result
 
-        return asyncio.run(send())
+        try:
+            return asyncio.run(send())
+        finally:
+            if self.load.together:
+                server.pause()
 
     def _planned(self, seed: int, count: int | None = None) -> tuple[Any, list[PlannedRequest]]:
         """Return the last load point with other words, the same for both sides."""
@@ -376,12 +478,11 @@ class _Run:
         failed = [one for one in records if one.status not in ("ok", "cancelled")]
         if not failed:
             return
+        server.resume()
         if _has_ended(server):
-            raise GivenUpError(
-                f"{_side(letter)} ended during {what}: {_reason(server)} (log: {self._log(letter)})"
-            )
-        raise GivenUpError(
-            f"{_side(letter)}: {len(failed)} of {len(records)} requests of {what} failed: {failed[0].reason}"
+            raise self._failed(letter, f" ended during {what}: {_described_end(server)}")
+        raise self._failed(
+            letter, f": {len(failed)} of {len(records)} requests of {what} failed: {failed[0].reason}"
         )
 
     def _ask(self, letter: Letter, server: Server) -> dict[str, str]:
@@ -407,6 +508,7 @@ class _Run:
     def _block(self, server: Server, letter: Letter, start: int, pair: int) -> Block:
         level, requests = self._planned(_BLOCKS_SEED + pair)
         if self.load.serve.reset_prefix_cache:
+            server.resume()
             server.reset_prefix_cache()
         result = self._send(server, level, requests)
         self._check(letter, server, result.records, "a load block")
@@ -467,8 +569,9 @@ def _has_ended(server: Server) -> bool:
     return not server.is_alive
 
 
-def _reason(server: Server) -> str:
-    """Return the line of the log that says most about why the server ended."""
+def _described_end(server: Server) -> str:
+    """Return the line of the log that says most about why the server ended, and where the log is."""
     lines = [_PREFIX.sub("", line).strip() for line in server.last_lines().splitlines()]
     errors = [line for line in lines if re.search(r"error", line, re.IGNORECASE)]
-    return (errors or [line for line in lines if line] or ["its log is empty"])[-1][:_MOST_REASON]
+    reason = (errors or [line for line in lines if line] or ["its log is empty"])[-1][:_MOST_REASON]
+    return f"{reason} (log: {server.log_dir / 'server.stderr.log'})" if server.log_dir else reason

@@ -55,7 +55,7 @@ def show_plan(request: Request, *, as_json: bool) -> int:
         print(f"baseline: one run with its diagnosis first; order and times are those of {start.run}\n")
     for number, candidate in enumerate(planned.candidates, 1):
         finding = candidate.finding
-        why = f"answers {finding.id}" if finding is not None else "no finding suggests it"
+        why = f"addresses {finding.id}" if finding is not None else "no finding suggests it"
         expected = page.describe_expected(
             candidate.gain_s,
             candidate.predicted_by,

@@ -426,9 +426,28 @@ class BackgroundProcess:
         """Whether the program has not ended."""
         return self._thread.is_alive()
 
+    def pause(self) -> None:
+        """Stop the program and the children of its group from running, until :meth:`resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused program go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Started in a session of its own, so the group has its process id.
+        with contextlib.suppress(ProcessLookupError):
+            if self.pid is not None and self.is_running:
+                os.killpg(self.pid, number)
+
+    def request_stop(self) -> None:
+        """Begin to end the program and its children, without waiting."""
+        self._stop.set()
+        self.resume()  # a paused program would not react
+
     def stop(self) -> ProcessResult:
         """End the program and its children, and return the result; a second call returns the same."""
-        self._stop.set()
+        self.request_stop()
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -112,7 +112,7 @@ def missing_tool(tool: str, configured: str | None = None) -> ToolError:
                 f"{path} is a directory, not the program {tool}",
                 hint=f"name the program itself, as in {path / tool}",
             )
-        return ToolError(f"{path} is there, but may not be run", hint=f"chmod +x {path}")
+        return ToolError(f"{path} exists but is not executable", hint=f"chmod +x {path}")
     return ToolError(f"{named} is not installed", hint=install_hint(tool))
 
 
@@ -242,7 +242,7 @@ def counter_permission(root: Path = Path("/"), euid: int | None = None) -> Count
     if held and _text(root / "proc/self/uid_map").split() not in ([], _WHOLE_USER_MAP):
         return CounterPermission(
             False,
-            "this user namespace's capabilities (rootless container) do not count for the driver",
+            "the driver ignores capabilities of a user namespace (rootless container)",
             f"run a container that is not rootless with --cap-add=SYS_ADMIN, or {_HOST_FIX}",
         )
     if held:

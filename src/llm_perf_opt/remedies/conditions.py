@@ -504,7 +504,7 @@ def no_guesses(situation: Situation) -> str | None:
     """For prompt lookup: one sequence, a cache that can be cut back, nothing of fixed shape."""
     infer, model = situation.config.infer, situation.config.model
     if infer.prompt_lookup_tokens or infer.draft_tokens:
-        return "tokens are guessed already"
+        return "speculative decoding is already used"
     if infer.batch_size > 1:
         return (
             "sequences of a batch would advance by different numbers of tokens; it needs infer.batch_size=1"

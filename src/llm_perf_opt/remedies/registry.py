@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any
 
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.core.secrets import mask_text
+from llm_perf_opt.core.stage import entry_points
 from llm_perf_opt.remedies.base import Remedy, Situation
 from llm_perf_opt.remedies.built_in import BUILT_IN
 from llm_perf_opt.remedies.data import holds_phase

@@ -10,7 +10,7 @@ from llm_perf_opt.analysis.roofline.what_if import OtherDevices
 from llm_perf_opt.core import units
 from llm_perf_opt.hardware.silicon.installation import describe_tables
 from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, columns, num, simple, text
-from llm_perf_opt.reporting.wording import THEIR_CLOCK, describe_clock, phase_name, phase_rank
+from llm_perf_opt.reporting.wording import THEIR_CLOCK, describe_clock, phase_name, phase_rank, shorten_files
 from llm_perf_opt.summary import LedgerRow, Operator, Summary, WhatIf
 
 # Method and source of each number of a report.
@@ -428,5 +428,5 @@ def methods_table(summary: Summary) -> Table:
             how = method.how if isinstance(method.how, str) else method.how(summary)
             source = method.source
             found = summary.sources.get(source) if isinstance(source, str) else source(summary)
-            rows.append([text(method.name, strong=True), text(how), text(found)])
+            rows.append([text(method.name, strong=True), text(how), text(found and shorten_files(found))])
     return simple(columns("number", "how it was made", "from"), rows)

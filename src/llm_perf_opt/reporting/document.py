@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from llm_perf_opt.reporting.charts.svg import draw_narrow
 from llm_perf_opt.reporting.tables import Table
+from llm_perf_opt.reporting.wording import shorten_files
 
 _Medium = Literal["html", "markdown", "console"]
 _NoteKind = Literal["warning", "info", "trust"]
@@ -212,7 +213,7 @@ def charts_for(draw: Callable[[], Sequence[str]]) -> list[Chart]:
 
 def source_line(path: str | None) -> list[Block]:
     """Return a line that names the file a section comes from; empty if unknown."""
-    return [Text(f"From {path}.", "quiet")] if path else []
+    return [Text(f"From {shorten_files(path)}.", "quiet")] if path else []
 
 
 def bar(share: float, width: int = 30) -> str:

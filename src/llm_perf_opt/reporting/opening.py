@@ -83,6 +83,9 @@ def console_headline(summary: Summary) -> str:
     return f"{summary.run.status}: " + (", ".join(part for part in parts if part) or summary.run.id)
 
 
+_WORTH_NAMING_RATIO = 0.1
+"""Share of the captured time from which a second part is named in the first sentence."""
+
 # One sentence: largest part of the time, its limit, the first recommendation and its gain.
 
 
@@ -114,7 +117,12 @@ def _where_time_goes(summary: Summary) -> str:
         part = max(budget.parts, key=lambda each: each.seconds)
         bound = shown_bound(summary, phase)
         limit = f"; {phase_name(phase)}: {BOUND_NAMES[bound]}" if bound is not None else ""
-        return f"{part.name} takes {units.percent(part.share_ratio)} of the captured {units.seconds(budget.span_s)}{limit}"
+        takes = f"{part.name} takes {units.percent(part.share_ratio)}"
+        # The largest part may have no known cause (a held queue); then the part that decided the verdict is named as well.
+        decided = next((each for each in budget.parts if each.name == bound != part.name), None)
+        if decided is not None and decided.share_ratio >= _WORTH_NAMING_RATIO:
+            takes += f" and {decided.name} {units.percent(decided.share_ratio)}"
+        return f"{takes} of the captured {units.seconds(budget.span_s)}{limit}"
     if summary.timings.program_s is not None:
         return f"the program takes {units.seconds(summary.timings.program_s.shown)}"
     return ""

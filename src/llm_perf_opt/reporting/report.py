@@ -10,7 +10,7 @@ from llm_perf_opt.reporting.kernel_tables import family_table, kernel_table, ven
 from llm_perf_opt.reporting.markdown import write_markdown
 from llm_perf_opt.reporting.opening import opening
 from llm_perf_opt.reporting.sections import report_sections
-from llm_perf_opt.reporting.wording import TIMELINE_NEED, phase_rank, title_of
+from llm_perf_opt.reporting.wording import TIMELINE_NEED, phase_rank, shorten_files, title_of
 from llm_perf_opt.summary import Summary
 
 MOST_ROWS = 100
@@ -85,7 +85,9 @@ def _describe_kernels(summary: Summary) -> str:
     if classified is not None:
         text += f"; the family of {units.percent(classified)} of the time is known"
     files = ", ".join(
-        f"`{summary.sources[kind]}`" for kind in ("nsys", "trace", "ncu") if kind in summary.sources
+        f"`{shorten_files(summary.sources[kind])}`"
+        for kind in ("nsys", "trace", "ncu")
+        if kind in summary.sources
     )
     return f"{text}." + (f" From {files}." if files else "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llm_perf_opt.analysis.metrics import highest_load
 from llm_perf_opt.core import units
@@ -12,7 +12,14 @@ from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
 from llm_perf_opt.reporting.document import Block, Points, Text, chart, charts_for, source_line
 from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, num, simple, text
 from llm_perf_opt.summary import ColdStart, LatencyStat, LoadPoint, Serving, Summary, TimeParts
-from llm_perf_opt.summary.serving import PART_NAMES, Disaggregation, ProfiledWindow, Routing, Speculation
+from llm_perf_opt.summary.serving import (
+    PART_NAMES,
+    Disaggregation,
+    ProfiledWindow,
+    Routing,
+    Speculation,
+    StepGroup,
+)
 
 _PART_LABELS = {
     "client": "client",
@@ -43,11 +50,13 @@ def serving_blocks(summary: Summary) -> list[Block]:
         *(Text(line) for line in _describe_serving(serving)),
         *charts_for(lambda: _latency_charts(serving)),
         _load_table(serving).named("serving-load", "Latency by load"),
+        Text(_describe_maxima(serving), "quiet"),
         *charts_for(lambda: _parts_charts(serving)),
         Text(_PARTS_TEXT if parts else "", "quiet"),
         parts.named("serving-parts", "Where the time of a request went"),
         _slowest_table(serving).named("serving-slowest", "The slowest requests"),
         _step_table(serving).named("serving-steps", "Steps by kind and batch size"),
+        _floor_table(serving).named("serving-floors", "Steps of each load and their rooflines"),
         *([Text(describe_speculation(serving.speculation))] if serving.speculation is not None else []),
         *(
             [Text(describe_disaggregation(serving.disaggregation))]
@@ -180,7 +189,7 @@ def _load_table(serving: Serving) -> Table:
         "TTFT p50#",
         "p90#",
         "p99#",
-        Column("p99, 95 % interval", True, "by order statistics; open: too few requests for an upper end"),
+        Column("p99, 95 % interval", True, "by order statistics; ≥: too few requests for an upper end"),
         "TPOT p50#",
         "p99#",
         "ITL p99#",
@@ -218,16 +227,26 @@ def _with_mean(stat: LatencyStat | None) -> LatencyStat | None:
 def _interval(stat: LatencyStat | None) -> str:
     if stat is None or stat.p99_low is None:
         return ""
-    return f"{units.seconds(stat.p99_low)} to {units.seconds(stat.p99_high) if stat.p99_high is not None else 'open'}"
+    if stat.p99_high is None:
+        return f"≥ {units.seconds(stat.p99_low)}"
+    return f"{units.seconds(stat.p99_low)} to {units.seconds(stat.p99_high)}"
 
 
 def _remark(point: LoadPoint) -> str:
-    remarks = []
-    if point.client_bound:
-        remarks.append("server saturated" if point.server.get("mean_waiting", 0.0) >= 1 else "client-bound")
-    if point.ttft_s is not None and point.ttft_s.n is not None and point.ttft_s.n < 100:
-        remarks.append("p99 is the maximum")
-    return ", ".join(remarks)
+    if not point.client_bound:
+        return ""
+    return "server saturated" if point.server.get("mean_waiting", 0.0) >= 1 else "client-bound"
+
+
+def _describe_maxima(serving: Serving) -> str:
+    """Name the loads with too few requests for a p99."""
+    few = [
+        _load_name(each) for each in serving.load if each.ttft_s is not None and (each.ttft_s.n or 100) < 100
+    ]
+    if not few:
+        return ""
+    where = "" if len(few) == len(serving.load) else f" at {', '.join(few)}"
+    return f"p99 is the maximum{where}: fewer than 100 requests."
 
 
 def _parts_table(serving: Serving) -> Table:
@@ -265,10 +284,17 @@ def _slowest_table(serving: Serving) -> Table:
 
 
 def _step_table(serving: Serving) -> Table:
-    """Steps by kind and batch size."""
+    """Steps by kind and batch size, with their rooflines."""
     groups = serving.steps.groups if serving.steps is not None else []
+    return _group_table([("", group) for group in groups])
+
+
+def _group_table(groups: Sequence[tuple[str, StepGroup]]) -> Table:
+    has_floors = any(group.floor_s is not None for _, group in groups)
+    named = any(name for name, _ in groups)
     rows = [
         [
+            *([text(name)] if named else []),
             text(group.kind),
             Cell(
                 f"{group.batch}" if group.batch == 1 else f"{group.batch} to {2 * group.batch - 1}",
@@ -277,10 +303,31 @@ def _step_table(serving: Serving) -> Table:
             num(group.count, units.count),
             num(group.duration_s, units.seconds),
             num(group.total_s, units.seconds),
+            *(_floor_cells(group) if has_floors else []),
         ]
-        for group in groups
+        for name, group in groups
     ]
-    return simple(columns("kind", "requests per step#", "steps#", "median#", "together#"), rows)
+    floors = ("context#", "roofline#", "limit", "mean ÷ roofline#") if has_floors else ()
+    names = ("kind", "requests per step#", "steps#", "median#", "together#", *floors)
+    return simple(columns(*(("load",) if named else ()), *names), rows)
+
+
+def _floor_cells(group: StepGroup) -> list[Cell]:
+    return [
+        num(group.context_tokens, units.number),
+        num(group.floor_s, units.seconds),
+        text(group.floor_bound),
+        num(group.floor_distance_ratio, units.number),
+    ]
+
+
+def _floor_table(serving: Serving) -> Table:
+    """Steps of each load point and of the profiled window with their rooflines; empty without rooflines."""
+    groups = [(_load_name(point), group) for point in serving.load for group in point.steps]
+    window = serving.profile
+    groups += [("profiled window", group) for group in window.groups] if window is not None else []
+    known = [(name, group) for name, group in groups if group.floor_s is not None]
+    return _group_table(known)
 
 
 def describe_disaggregation(held: Disaggregation) -> str:

@@ -24,6 +24,9 @@ from llm_perf_opt.summary import (
 # Text on the origin of limits and times: source, date, repeats, disturbance.
 
 
+_MOST_FILES = 3
+"""Files that a line under a section lists by name."""
+
 THEIR_CLOCK = "as given in the file; whether the run was warmed up and synchronised is not known"
 
 
@@ -114,7 +117,7 @@ PHASES = {
 BOUNDS = {
     "compute": "limited by how fast the processor can calculate",
     "memory": "limited by how fast data can be read from memory",
-    "launch": "mostly waiting for instructions: the processor could do more but is not told to in time",
+    "launch": "mostly waiting for instructions: the accelerator could do more, but its work is sent too late",
     "sync": "mostly waiting because the program stops to look at intermediate results",
     "communication": "mostly busy with communication between accelerators",
     "host": "mostly waiting while the computer does other work, such as preparing the next input",
@@ -446,12 +449,15 @@ _NO_NAMES = ("causal LM",)
 
 
 def title_of(summary: Summary) -> str:
-    """Return a title: the model, else the capture and its origin, else the device, else the run."""
+    """Return a title: the model, else the server, else the capture and its origin, else the device, else the run."""
     model = summary.workload.model
     if model and model not in _NO_NAMES:
         return model
     if summary.workload.architecture:
         return summary.workload.architecture
+    serving = summary.serving
+    if serving is not None and serving.engine:
+        return f"{serving.engine} {serving.version or ''}".strip() + " under load"
     capture = next((summary.sources[kind] for kind in _CAPTURES if summary.sources.get(kind)), None)
     place = summary.hardware.name
     if capture is not None:
@@ -469,7 +475,7 @@ def _capture_name(files: list[str]) -> str:
     return f"{folder} ({len(files)} captures)"
 
 
-_CAPTURES = ("nsys", "trace", "ncu")
+_CAPTURES = ("nsys", "trace", "ncu", "serving")
 TOKENS_VERIFIED = {
     True: "The first tokens match generate().",
     False: "The first tokens do NOT match generate() (see the notes).",
@@ -641,3 +647,9 @@ def sentence(text: str) -> str:
 
 def _kernel_counters(summary: Summary) -> bool:
     return any(k.counters.get("intensity_flops_per_byte") is not None for k in summary.kernels)
+
+
+def shorten_files(paths: str) -> str:
+    """Shorten a long list of files, such as one capture per rank, to its first; a report lists all of them once, under "Source files"."""
+    files = paths.split(", ")
+    return paths if len(files) <= _MOST_FILES else f"{files[0]} and {len(files) - 1} more files"

@@ -15,8 +15,6 @@ from llm_perf_opt.core import layout
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.resolve import unknown_hardware
 from llm_perf_opt.hardware.silicon import AUTO, open_silicon
-from llm_perf_opt.runs.checks import known_stages
-from llm_perf_opt.runs.experiments import add_experiments
 from llm_perf_opt.runs.manifest import Manifest, StageRecord, known_facts, read_manifest
 from llm_perf_opt.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
 from llm_perf_opt.summary.codec import decode_file, to_plain
@@ -50,6 +48,8 @@ class Assembled:
 
 def assemble_run(run_dir: Path) -> Assembled:
     """Build the summary of a run directory from its files alone."""
+    from llm_perf_opt.runs.experiments import add_experiments  # imports every remedy
+
     manifest = read_manifest(run_dir)
     facts = stage_facts(run_dir, manifest.stages) if not manifest.ranks else _rank_facts(run_dir, manifest)
     known = known_facts(manifest)
@@ -118,6 +118,8 @@ def stage_facts(
     run_dir: Path, stages: Mapping[str, StageRecord], *, with_pages_only: bool = False
 ) -> list[Facts]:
     """Return the facts of the stages in pipeline order; each reads its own files once."""
+    from llm_perf_opt.runs.checks import known_stages  # imports every stage
+
     known = known_stages()
     found = [
         stage.facts(run_dir)

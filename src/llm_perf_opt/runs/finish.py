@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.validation import beaten_ceilings
@@ -17,13 +18,15 @@ from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.reporting.console import console_summary, terminal_width
 from llm_perf_opt.reporting.render import write_documents, write_pages
 from llm_perf_opt.runs.assemble import assemble_run, stage_facts
-from llm_perf_opt.runs.execute import FAILED_EXIT, Outcome
 from llm_perf_opt.runs.heartbeat import own_manifest
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.manifest import list_files, read_manifest, write_manifest
 from llm_perf_opt.summary import Summary
 from llm_perf_opt.summary.codec import to_plain
 from llm_perf_opt.summary.file import load_summary, save_summary
+
+if TYPE_CHECKING:
+    from llm_perf_opt.runs.execute import Outcome
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -49,6 +52,8 @@ def finish_run(
 
     ``silent``: nothing is printed.
     """
+    from llm_perf_opt.runs.execute import FAILED_EXIT
+
     assembled = assemble_run(outcome.run_dir)
     summary = assembled.summary
     save_summary(summary, outcome.run_dir)

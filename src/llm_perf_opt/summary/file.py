@@ -100,7 +100,7 @@ class _Drawing:
 
 
 def save_summary(summary: Summary, folder: Path) -> Path:
-    """Write ``summary.json`` into a folder; one with a value that cannot be is refused, not written."""
+    """Write ``summary.json`` into a folder; one with an impossible value is refused, not written."""
     check_summary(summary)
     return save_json(folder / layout.SUMMARY, summary)
 
@@ -114,7 +114,7 @@ def check_summary(summary: Summary) -> None:
     except (InputError, ValueError) as error:
         message = error.message if isinstance(error, InputError) else str(error)
         raise InputError(
-            f"the files give a value that cannot be: {message}",
+            f"the input contains an impossible value: {message}",
             hint="one of the captures is damaged; leave them out one by one to find it",
         ) from error
 

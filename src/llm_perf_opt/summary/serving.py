@@ -51,6 +51,32 @@ class TimeParts:
 
 
 @dataclass(slots=True)
+class StepGroup:
+    """Steps of one kind and batch size."""
+
+    kind: Literal["prefill", "decode", "mixed"]
+    batch: Count
+    """Lower end of a range of batch sizes that ends below twice as many."""
+    count: Count
+    duration_s: SummedSeconds
+    """Median."""
+    total_s: SummedSeconds
+    decoding: Amount | None = None
+    """Mean requests per step that decode."""
+    prompts: Amount | None = None
+    """Mean requests per step with prompt tokens."""
+    prompt_tokens: Amount | None = None
+    """Mean prompt tokens per step."""
+    context_tokens: Amount | None = None
+    """Mean cached positions of a request that decodes; ``None``: the requests were not matched to steps."""
+    floor_s: SummedSeconds | None = None
+    """Roofline of the mean step: the least time its work can take; ``None``: the model was not counted, or a limit is not known."""
+    floor_bound: Literal["compute", "memory"] | None = None
+    floor_distance_ratio: Ratio | None = None
+    """Mean duration ÷ ``floor_s``."""
+
+
+@dataclass(slots=True)
 class LoadPoint:
     """One level of load, and what was measured there."""
 
@@ -103,6 +129,8 @@ class LoadPoint:
     """Whether the client could not send on schedule; such a point is left out of conclusions."""
     parts_coverage_ratio: Share | None = None
     """Completed requests whose first token was matched to a step ÷ completed requests."""
+    steps: list[StepGroup] = field(default_factory=list)
+    """The engine's steps during the point; empty: its requests were not matched to steps."""
     server: dict[str, Number] = field(default_factory=dict)
     """What the server's own metrics say of the point: ``mean_waiting``, ``kv_usage_ratio``, ``preemptions``, ``prefix_hit_ratio``,
     ``ttft_mean_s``, ``tpot_mean_s``."""
@@ -115,19 +143,6 @@ class LoadPoint:
     blocks: dict[str, list[Ratio]] = field(default_factory=dict)
     """Metric (``ttft_p99``, ``goodput``, …) → its value in each tenth of the requests, in the order they were sent."""
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class StepGroup:
-    """Steps of one kind and batch size."""
-
-    kind: Literal["prefill", "decode", "mixed"]
-    batch: Count
-    """Lower end of a range of batch sizes that ends below twice as many."""
-    count: Count
-    duration_s: SummedSeconds
-    """Median."""
-    total_s: SummedSeconds
 
 
 @dataclass(slots=True)
@@ -263,6 +278,8 @@ class ProfiledWindow:
     """Each rank's steps, where there are several."""
     families: dict[str, list[FamilyTime]] = field(default_factory=dict)
     """``prefill``, ``decode``, ``mixed`` → kernels in such steps."""
+    groups: list[StepGroup] = field(default_factory=list)
+    """The step records of the window by kind and batch size."""
     requests: list[ProfiledRequest] = field(default_factory=list)
     is_salvaged: bool = False
     """Whether a trace ended early and was read up to there."""
@@ -379,6 +396,9 @@ class Serving:
     """(Seconds since the first sample, running requests, waiting requests, KV cache usage), thinned."""
     profile: ProfiledWindow | None = None
     """Kernels inside the steps; ``None``: no profiled window."""
+    has_counted_model: bool = False
+    """Whether the server ran the configured model on one device in the configured data type, so that the static analysis of the run
+    describes its steps."""
     disaggregation: Disaggregation | None = None
     """``None``: the engine reports no transfers between prefill and decode workers."""
     routing: Routing | None = None

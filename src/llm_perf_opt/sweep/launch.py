@@ -204,6 +204,7 @@ def run_command(command: SweepCommand) -> int:
             hint="start in another directory, and let the sweeper resume from its storage: "
             "hydra.sweeper.storage=sqlite:///FILE hydra.sweeper.study_name=NAME",
         )
+    checked.engine.check_reachable()
     directory = checked.directory if checked.named else reserve_directory(checked.directory)
     with explain_os_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)

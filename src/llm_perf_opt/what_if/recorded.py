@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from llm_perf_opt.captures.serving.reader import read_serving
-from llm_perf_opt.captures.serving.records import Float64, ServingRecords, Steps
+from llm_perf_opt.captures.serving.records import Bool, Float64, Int64, ServingRecords, Steps
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import read_document
 from llm_perf_opt.stages.serve.facts import REQUESTS, SERVER, STEPS, STEPS_LOG
@@ -29,7 +30,7 @@ _DEFAULT_LIMITS = {"max-num-batched-tokens": 2048, "max-num-seqs": 256}
 
 @dataclass(frozen=True, slots=True)
 class StepFit:
-    """Step time = fixed + requests × decode + prompt tokens × prefill + requests with prompts × entry."""
+    """Step time = fixed + requests × decode + prompt tokens × prefill + requests with prompts × entry + arrivals × intake."""
 
     fixed_s: float
     decode_s: float
@@ -38,6 +39,8 @@ class StepFit:
     """Per prompt token."""
     entry_s: float
     """Per request with prompt tokens in the step."""
+    intake_s: float
+    """Per request that arrives during the step; 0 where the front end has cores of its own."""
     low_ratio: float
     high_ratio: float
     """Ends of recorded ÷ fitted time over tenths of the record."""
@@ -51,6 +54,7 @@ class StepFit:
             + step.decoding * self.decode_s
             + tokens * self.prefill_s
             + len(step.chunks) * self.entry_s
+            + step.arrivals * self.intake_s
         )
 
 
@@ -80,19 +84,22 @@ class RecordedTimes:
         return self.way_s * 0.2
 
 
-def fit_steps(steps: Steps) -> StepFit:
-    """Fit step times by least squares, coefficients not below 0; rare long steps count as the 99.5th percentile."""
+def fit_steps(steps: Steps, rows: Bool | None = None) -> StepFit:
+    """Fit step times by least squares, coefficients not below 0; rare long steps count as the 99.5th percentile.
+
+    ``rows``: the steps to use; ``None``: all of them.
+    """
     took = _intervals(steps)
     known = np.isfinite(took) & (took > 0)
+    if rows is not None:
+        known &= rows
     if int(known.sum()) < _LEAST_STEPS:
         raise InputError(
             f"{int(known.sum())} steps were recorded; at least {_LEAST_STEPS} are needed",
             hint="measure a longer load, with steps of different sizes",
         )
-    chunks, tokens = steps.prefill_requests, steps.prefill_tokens
-    columns = np.stack(
-        [np.ones(len(took)), steps.decode_requests, np.maximum(tokens, 0), np.maximum(chunks, 0)], 1
-    )
+    chunks, tokens = np.maximum(steps.prefill_requests, 0), np.maximum(steps.prefill_tokens, 0)
+    columns = np.stack([np.ones(len(took)), steps.decode_requests, tokens, chunks, _arrivals(steps)], 1)
     columns, took = columns[known].astype(np.float64), took[known]
     capped = np.minimum(took, np.quantile(took, _OUTLIER) * 2)
     found = _fit_positive(columns, capped)
@@ -106,12 +113,13 @@ def fit_steps(steps: Steps) -> StepFit:
         if len(rows)
     ]
     low, high = np.quantile(ratios, [0.1, 0.9])
-    fixed, decode, prefill, entry = (float(one) for one in found)
+    fixed, decode, prefill, entry, intake = (float(one) for one in found)
     return StepFit(
         fixed,
         decode,
         prefill,
         entry,
+        intake,
         min(float(low), 1 - _LEAST_ERROR),
         max(float(high), 1 + _LEAST_ERROR),
         len(took),
@@ -119,18 +127,36 @@ def fit_steps(steps: Steps) -> StepFit:
 
 
 def _intervals(steps: Steps) -> Float64:
-    """Return the time from the end of a step to the end of the next one where requests went on, otherwise its duration."""
+    """Return the time from the end of the step before where requests were running or waiting, otherwise the duration.
+
+    The host schedules a step and hands out its tokens between the recorded durations.
+    """
     took = steps.duration_s.copy()
     if not steps.is_placed:
         return took
-    for engine in np.unique(steps.engine):
-        rows = np.flatnonzero(steps.engine == engine)
+    for rows, going_on in _runs(steps):
         end = np.maximum.accumulate(steps.end_s[rows])
         between = np.concatenate(([np.inf], np.diff(end)))
-        going_on = steps.decode_requests[rows] > 0
         longer = going_on & np.isfinite(between) & (between > took[rows])
         took[rows] = np.where(longer, between, took[rows])
     return took
+
+
+def _runs(steps: Steps) -> Iterator[tuple[Int64, Bool]]:
+    """Return the rows of each engine, and which of them follow the step before without idle time."""
+    for engine in np.unique(steps.engine):
+        rows = np.flatnonzero(steps.engine == engine)
+        waited = np.concatenate(([False], steps.waiting[rows][:-1] > 0))
+        yield rows, (steps.decode_requests[rows] > 0) | waited
+
+
+def _arrivals(steps: Steps) -> Int64:
+    """Return requests that arrived during each step, about: those that got their first token in the step that follows."""
+    found = np.zeros(len(steps), np.int64)
+    new = np.where(steps.first_tokens >= 0, steps.first_tokens, np.maximum(steps.prefill_requests, 0))
+    for rows, going_on in _runs(steps):
+        found[rows[:-1]] = np.where(going_on[1:], new[rows[1:]], 0)
+    return found
 
 
 def _fit_positive(columns: Float64, took: Float64) -> Float64:

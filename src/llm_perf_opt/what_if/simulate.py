@@ -14,7 +14,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 BLOCK_TOKENS = 16
@@ -45,6 +45,8 @@ class Step:
     """(New prompt tokens, positions cached before them), one per request."""
     sampled: int = 0
     """Requests that get a token."""
+    arrivals: int = 0
+    """Requests that arrive during the step: the front end's work for them, where it shares cores with the engine."""
 
     @property
     def tokens(self) -> int:
@@ -275,9 +277,11 @@ class _Server:
             self.arrivals, (arrived, next(self.serial), _Request(at, arrived, self.load.prompt_tokens))
         )
 
-    def _take_arrivals(self) -> None:
+    def _take_arrivals(self) -> int:
+        before = len(self.waiting)
         while self.arrivals and self.arrivals[0][0] <= self.now:
             self.waiting.append(heapq.heappop(self.arrivals)[2])
+        return len(self.waiting) - before
 
     def _room(self) -> float:
         if self.limits.kv_tokens is None:
@@ -300,16 +304,22 @@ class _Server:
         work = tuple((new, one.computed) for one, new in chunks)
         repeat = 1 if chunks or self.prefilling else self._leap()
         middle = self.context + count * (repeat - 1) / 2
-        took = self.times.seconds(Step(count, middle, work, count + ready))
+        step = Step(count, middle, work, count + ready)
+        took = self.times.seconds(step)
         if repeat > 1 and self.arrivals:
             repeat = max(1, min(repeat, math.ceil((self.arrivals[0][0] - self.now) / took)))
         self.now += took * repeat
+        last = took
+        if arrived := self._take_arrivals():
+            last = self.times.seconds(replace(step, arrivals=arrived))
+            self.now += last - took
         if count:
             self.steps_done += repeat
             self.context += count * repeat
             self.cached += count * repeat
             if self.window_start is not None:
-                self.outcome.gaps_s.append((took, count * repeat))
+                gaps = [(took, count * (repeat - 1)), (last, count)]
+                self.outcome.gaps_s += gaps[repeat == 1 :]
         self._finish_decoding()
         for one, new in chunks:
             one.computed += new

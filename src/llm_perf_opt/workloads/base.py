@@ -342,7 +342,7 @@ class ModelAdapter(ABC):
     ) -> torch.Tensor:
         """Run several tokens of one sequence (``[1, count]``) in one pass; return logits ``[1, count, vocab]``."""
         raise ConfigError(
-            f"adapter {self.name} cannot check guessed tokens",
+            f"adapter {self.name} does not support speculative decoding",
             hint="use infer.prompt_lookup_tokens=0 infer.draft_tokens=0",
             key="infer.prompt_lookup_tokens",
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib
 from abc import ABCMeta
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, cast
 
 from llm_perf_opt.core.errors import ConfigError, nearest_key
-from llm_perf_opt.core.stage import PluginError, load_entry_point
+from llm_perf_opt.core.stage import PluginError, entry_points, load_entry_point
 from llm_perf_opt.process.tools import missing_engine
 from llm_perf_opt.workloads.base import Dataset, ModelAdapter
 

@@ -106,6 +106,8 @@ def ray(engine_python: Path) -> Iterator[Ray]:
     env |= {
         "LLM_PERF_OPT_LEASES": str(folder / "leases"),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Each job has a process of its own, so that workers started beforehand would only import Ray.
+        "RAY_prestart_worker_first_driver": "0",
         "RAY_TMPDIR": str(folder),
         "PATH": os.pathsep.join([str(write_driver(folder / "driver")), os.environ["PATH"]]),
     }

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+from tests.nsys_support import alive
+from tests.support import REPOSITORY, cli
+
 PROGRAM = Path(__file__).with_name("program.py")
 GPUS = tuple(f"GPU-{letter * 8}" for letter in "abcd")
 """UUIDs of the made-up GPUs."""
@@ -118,15 +120,17 @@ class Client:
         out, _ = process.communicate(timeout=timeout)
         return process.returncode, out
 
+    def report(self) -> dict[str, Any]:
+        """Remake the report of the sweep, for which no engine is needed; return ``sweep.json``."""
+        # PYTHONPATH as the server has it: what the jobs import is another matter.
+        env = {name: value for name, value in self.env.items() if name != "PYTHONPATH"}
+        cli("sweep-report", "-q", "sweep", cwd=self.folder, env=env)
+        found: dict[str, Any] = json.loads((self.folder / "sweep" / "sweep.json").read_text())
+        return found
+
     def errors(self) -> str:
         """Return what all commands said on standard error."""
         return (self.folder / "client.err").read_text()
-
-
-def sweep_document(sweep: Path) -> dict[str, Any]:
-    """Return ``sweep.json``."""
-    found: dict[str, Any] = json.loads((sweep / "sweep.json").read_text())
-    return found
 
 
 def statuses(sweep: Path) -> dict[str, str]:
@@ -212,3 +216,4 @@ def end_tree(pids: Iterable[int]) -> None:
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    wait_until("all of them are gone", lambda: not any(map(alive, found)))

@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.intervals import (
     union,
     unite,
 )
-from llm_perf_opt.core.arrays import enclosing, innermost
+from llm_perf_opt.core.arrays import distinct_values, enclosing, innermost
 
 PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=25)
 
@@ -36,6 +36,36 @@ def points_of(one: IntervalSet) -> set[int]:
 def assert_canonical(one: IntervalSet) -> None:
     assert (one.end > one.start).all()
     assert (one.start[1:] > one.end[:-1]).all()
+
+
+FEW_PAIRS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400)), min_size=1, max_size=3)
+
+
+@given(FEW_PAIRS, st.lists(st.integers(1, 6), min_size=60, max_size=120))
+def test_few_intervals_against_many(few: list[tuple[int, int]], lengths: list[int]) -> None:
+    """Sets of very different sizes take another way to the same result."""
+    ends = np.cumsum(lengths)
+    pairs = list(zip(ends[:-1:2].tolist(), ends[1::2].tolist(), strict=False))
+    small, large = as_set(few), as_set(pairs)
+    for found, expected in (
+        (unite(small, large), points(few) | points(pairs)),
+        (unite(large, small), points(few) | points(pairs)),
+        (complement(large, small), points(few) - points(pairs)),
+        (complement(small, large), points(pairs) - points(few)),
+    ):
+        assert_canonical(found)
+        assert points_of(found) == expected
+
+
+@given(
+    st.lists(st.one_of(st.integers(-3, 40), st.integers(-(2**31), 2**31 - 1), st.integers(100_000, 160_000)))
+)
+def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
+    for kind in (np.int32, np.int64):
+        column = np.array(values, kind)
+        found = distinct_values(column)
+        assert found.dtype == kind
+        assert found.tolist() == np.unique(column).tolist()
 
 
 @given(PAIRS)

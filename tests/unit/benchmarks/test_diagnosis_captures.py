@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,9 +25,16 @@ HOST_SYNC = [case for case in SICK if case.causes == ("host-sync",)]
 HOST_IDLE = [case for case in SICK if case.causes == ("host-idle",)]
 
 
-@lru_cache(maxsize=4)
+@cache
 def built(name: str) -> Built:
     return build(CASES[name])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_captures() -> Iterator[None]:
+    """Keep them for the tests of this file alone."""
+    yield
+    built.cache_clear()
 
 
 def read(case: Case, folder: Path) -> list[checker.Read]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import random
 import sys
@@ -58,10 +59,24 @@ def test_searches_are_run_over_recorded_timings(
         for line in output.splitlines()
         if line.startswith("|")
     ]
-    (place,) = [n for n, cells in enumerate(rows) if mentions(cells[0], "model.cache=preallocated")]
-    assert mentions(rows[place][0], "-20%") and rows[place][1:] == ["0 (0%)", "0 (0%)", "1 (100%)"]
-    assert rows[place - 1][1:] == ["0 (0%)", "0 (0%)", ""], "no remedy does anything"
-    assert mentions(rows[place - 3][0], "1", "2", "6"), "searches, remedies, tests"
+    places = [n for n, cells in enumerate(rows) if mentions(cells[0], "model.cache=preallocated")]
+    assert len(places) == len(rates.SPREADS) == 3
+    for place, spread in zip(places, ("0%", "1%", "3%"), strict=True):
+        assert mentions(rows[place][0], "-20%") and rows[place][1:] == ["0 (0%)", "0 (0%)", "1 (100%)"]
+        assert rows[place - 1][1:] == ["0 (0%)", "0 (0%)", ""], "no remedy does anything"
+        assert mentions(rows[place - 3][0], "1", "2", "6", spread), "searches, remedies, tests, spread"
+
+
+def test_a_gain_of_one_process_is_measured_in_others(rates: Any) -> None:
+    """With 2 % between processes, one process shows gains that are none; over processes few are left."""
+    stretch = [[0.1 * factor for factor in (1.0, 1.001, 0.999, 1.0) * 20] for _ in range(2)]
+    alone = together = 0
+    for seed in range(60):
+        dealer = rates.Dealer(itertools.repeat(stretch), 0.02, random.Random(seed))
+        found, passes, _ = dealer.experiment(1.0, rates.spec(0.05, seed))
+        alone += rates.measured(passes, rates.spec(0.05, seed)).verdict == "gain"
+        together += found.verdict == "gain"
+    assert alone >= 5 and together <= 0.05 * 60, "the error that was asked for"
 
 
 def test_a_best_that_does_nothing_is_counted(rates: Any, monkeypatch: pytest.MonkeyPatch) -> None:

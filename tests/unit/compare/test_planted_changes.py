@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -36,12 +37,34 @@ def small(shared_data: Path) -> list[Event]:
 
 
 @pytest.fixture(scope="module")
+def steps_of_small(small: list[Event]) -> Callable[[int, bool], list[Event]]:
+    """Return some steps of the small model, with or without the ranges of the steps."""
+
+    @functools.cache
+    def made(times: int, steps: bool) -> list[Event]:
+        return plant.without(
+            plant.repeated(small, times),
+            lambda event: not steps and str(event.get("name")).startswith("ProfilerStep"),
+        )
+
+    return made
+
+
+@pytest.fixture(scope="module")
 def ingest(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[Sequence[Event]], Side]:
-    """Read events as the command line does."""
+    """Read events as the command line does; the same events once."""
+
+    known: dict[int, tuple[Sequence[Event], Side]] = {}
 
     def read(events: Sequence[Event]) -> Side:
+        if id(events) not in known:
+            # The events are kept with the result, so that no other list has their id.
+            known[id(events)] = (events, ingested(events))
+        return known[id(events)][1]
+
+    def ingested(events: Sequence[Event]) -> Side:
         folder = tmp_path_factory.mktemp("trace")
         trace = plant.write_trace(events, folder / "trace.json")
         assert main(["ingest", "--trace", str(trace), "--out", str(folder / "out")]) == 0
@@ -51,6 +74,7 @@ def ingest(
 
 
 Ingest = Callable[[Sequence[Event]], Side]
+StepsOfSmall = Callable[[int, bool], list[Event]]
 
 
 def first_cause(result: Comparison) -> Cause:
@@ -123,14 +147,9 @@ def test_a_collective_that_nothing_overlaps(prefill: list[Event], ingest: Ingest
 @pytest.mark.parametrize("steps", [True, False])
 @pytest.mark.parametrize(("before", "after", "message"), [(8, 7, "12.5 %"), (7, 8, "14.3 %")])
 def test_another_number_of_steps_is_no_change(
-    small: list[Event], ingest: Ingest, before: int, after: int, message: str, steps: bool
+    steps_of_small: StepsOfSmall, ingest: Ingest, before: int, after: int, message: str, steps: bool
 ) -> None:
-    def made(times: int) -> Side:
-        events = plant.repeated(small, times)
-        kept = plant.without(events, lambda e: not steps and str(e.get("name")).startswith("ProfilerStep"))
-        return ingest(kept)
-
-    result = compare(made(before), made(after))
+    result = compare(ingest(steps_of_small(before, steps)), ingest(steps_of_small(after, steps)))
     (found,) = result.conclusions
     assert (found.verdict, found.work.basis) == ("no change", "steps" if steps else "launches")
     assert found.work.ratio == pytest.approx(after / before) and message in result.sentence
@@ -141,8 +160,10 @@ def test_another_number_of_steps_is_no_change(
     add_up(result)
 
 
-def test_fewer_steps_do_not_hide_a_pause_in_each(small: list[Event], ingest: Ingest) -> None:
-    eight, seven = plant.repeated(small, 8), plant.repeated(plant.with_pause(small, 1000.0), 7)
+def test_fewer_steps_do_not_hide_a_pause_in_each(
+    small: list[Event], steps_of_small: StepsOfSmall, ingest: Ingest
+) -> None:
+    eight, seven = steps_of_small(8, True), plant.repeated(plant.with_pause(small, 1000.0), 7)
     result = compare(ingest(eight), ingest(seven))
     (found,) = result.conclusions
     assert (found.verdict, found.work.basis, found.work.ratio) == ("slower", "steps", pytest.approx(7 / 8))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -47,7 +47,6 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(values)
 def test_every_value_comes_back_the_same(value: Any) -> None:
     assert through_hydra(value) == value

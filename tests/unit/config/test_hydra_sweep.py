@@ -1,7 +1,8 @@
-"""Handing jobs over: those that an engine lost are told of, whoever chose them and whatever comes after."""
+"""Handing jobs over: those that an engine lost are reported, whoever chose them and whatever comes after."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 
-from llm_perf_opt.config.hydra_bridge.launch import HandedJob, LostJob, run_sweep
+from llm_perf_opt.config.hydra_bridge.launch import Engine, HandedJob, LostJob, run_sweep
 from llm_perf_opt.core.errors import ToolError
 
 Overrides = Sequence[Sequence[str]]
@@ -112,3 +113,16 @@ def test_a_refused_batch_does_not_drop_the_reasons_of_earlier_ones(
             on_lost=lost.append,
         )
     assert lost == [LostJob("2", ["infer.batch_size=2"], "it was cancelled")]
+
+
+def test_a_ray_cluster_that_nobody_listens_at_is_refused_before_ray_tries() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        closed = f"127.0.0.1:{bound.getsockname()[1]}"  # bound, but not listening
+        for address in (closed, f"ray://{closed}", "127.0.0.1:99999"):
+            with pytest.raises(ToolError, match="no Ray cluster"):
+                Engine("ray", False, None, address).check_reachable()
+        bound.listen()
+        Engine("ray", False, None, closed).check_reachable()
+    for unchecked in (None, "auto", "local"):
+        Engine("ray", False, None, unchecked).check_reachable()

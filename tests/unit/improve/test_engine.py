@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -23,6 +24,7 @@ from llm_perf_opt.improve.measuring import Spec
 from llm_perf_opt.improve.server_blocks import (
     PAIRS_PER_START,
     Block,
+    KeptServers,
     ServerLoad,
     block_values,
     compare_answers,
@@ -30,7 +32,7 @@ from llm_perf_opt.improve.server_blocks import (
     log_ratio,
     run_on_servers,
 )
-from llm_perf_opt.remedies.base import Situation, this_machine
+from llm_perf_opt.remedies.base import Machine, Situation, this_machine
 from llm_perf_opt.remedies.data import Improvement, SearchSettings, Trial, load_improvement
 from llm_perf_opt.remedies.engine_options import engine_remedies, server_remedy
 from llm_perf_opt.remedies.registry import check_remedy
@@ -53,7 +55,7 @@ OTHER_ANSWERS, DIES = """--planted-word='"x"' --max-num-seqs=6""", "--planted-di
 @pytest.fixture(autouse=True, scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        behaviour = Behaviour(model="as-started", decode_s=0.01, max_batch=1)
+        behaviour = Behaviour(model="as-started", decode_s=0.004, max_batch=1)
         for name, value in {**stub_environment(behaviour), "PYTHONPATH": str(REPOSITORY)}.items():
             patch.setenv(name, value)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
@@ -186,7 +188,7 @@ def spec(a: list[str], b: list[str], **more: Any) -> Spec:
     return Spec(a=a, b=b, metric="ttft_p50", settings=settings, alpha=0.05, limit_s=300.0, **more)
 
 
-def load_of(checkpoint: Path, *, together: bool) -> ServerLoad:
+def load_of(checkpoint: Path, *, together: bool, starts_at_once: int = 1) -> ServerLoad:
     app = prepare(
         [
             "model=llama_tiny",
@@ -201,7 +203,7 @@ def load_of(checkpoint: Path, *, together: bool) -> ServerLoad:
         enable=True, engine=EngineName.vllm, executable=[sys.executable, "-m", "tests.serving_stub"],
         model=str(checkpoint), concurrency=[4], requests=4, new_tokens=3, prompt_tokens=8, warmup_requests=0,
     )  # fmt: skip
-    return ServerLoad(app, serve, str(checkpoint), Vocabulary(), together)
+    return ServerLoad(app, serve, str(checkpoint), Vocabulary(), together, None, starts_at_once)
 
 
 def test_a_gain_of_one_start_only_is_not_kept(checkpoint: Path, tmp_path: Path) -> None:
@@ -226,6 +228,68 @@ def test_servers_that_do_not_fit_together_are_started_in_turns(checkpoint: Path,
     blocks = [json.loads(line) for line in (tmp_path / "e" / "passes.jsonl").read_text().splitlines()]
     order = [blocks[at]["side"] for at in range(0, 4 * PAIRS_PER_START, PAIRS_PER_START)]
     assert order in (["a", "b", "b", "a"], ["b", "a", "a", "b"])
+
+
+def folders(experiment: Path) -> list[str]:
+    return sorted(one.name for one in experiment.glob("[ab][0-9]"))
+
+
+def states_of(checkpoint: Path) -> list[str]:
+    """States of the servers of a checkpoint (T: stopped)."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = file.read_bytes().split(b"\0")
+            if b"serve" in words and str(checkpoint).encode() in words:
+                found.append((file.parent / "stat").read_text().rpartition(")")[2].split()[0])
+    return found
+
+
+def test_baseline_servers_are_kept_for_the_next_options_and_wait_paused(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    load = load_of(checkpoint, together=True, starts_at_once=2)
+    with KeptServers() as kept:
+        for name, option in (("1", "--max-num-seqs=4"), ("2", "--max-num-seqs=2")):
+            found = run_on_servers(spec(["--max-num-seqs=1"], [option]), tmp_path / name, load, kept=kept)
+            assert found.failure is None and found.measured is not None and found.measured.verdict == "gain"
+            assert found.check is not None and found.check.tokens_equal
+        end = time.monotonic() + 30
+        while states_of(checkpoint) != ["T", "T"]:  # a signal takes effect a little later
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        # A busy machine may need a third start of both sides.
+        first, second = ({*folders(tmp_path / name)} for name in "12")
+        assert {"a0", "a1", "b0", "b1"} <= first and {"b0", "b1"} <= second and not {"a0", "a1"} & second
+        blocks = [json.loads(line) for line in (tmp_path / "1" / "passes.jsonl").read_text().splitlines()]
+        assert [one["start"] for one in blocks[:8]] == [0, 0, 0, 0, 1, 1, 1, 1]
+        # Another A: its servers are new, and those of the one before are ended.
+        refused = run_on_servers(spec([REFUSED], []), tmp_path / "3", load, kept=kept)
+        assert (refused.failure or "").startswith("the baseline's server did not start")
+        assert states_of(checkpoint) == []
+    assert not left_running(checkpoint.parent)
+
+
+def test_a_baseline_server_that_ended_is_started_again(checkpoint: Path, tmp_path: Path) -> None:
+    load = load_of(checkpoint, together=True, starts_at_once=2)
+    with KeptServers() as kept:
+        # A server gets at least 21 requests before the test can decide: 1 answer, 4 of the warm-up, 4 blocks of 4.
+        dies = ["--planted-die-after-requests=15"]
+        first = run_on_servers(spec(dies, []), tmp_path / "1", load, kept=kept)
+        assert "the baseline's server ended during" in (first.failure or "") and states_of(checkpoint) == []
+        second = run_on_servers(spec([], dies), tmp_path / "2", load, kept=kept)
+        assert "the server ended during" in (second.failure or "")
+        assert len(states_of(checkpoint)) == 2  # of the baseline
+
+
+@pytest.mark.parametrize(("gib", "pairs"), [(13, 2), (11, 1), (1, 1)])
+def test_starts_that_are_made_at_the_same_time_depend_on_the_memory(
+    checkpoint: Path, gib: int, pairs: int
+) -> None:
+    machine = Machine(cpus=2, memory_bytes=gib << 30)
+    assert engine.pairs_that_fit(checkpoint, 1 << 30, machine) == pairs
+    assert engine.pairs_that_fit(checkpoint, 1 << 30, Machine(cpus=2, memory_bytes=100)) == 0
+    assert engine.pairs_that_fit(None, 1 << 30, machine) == 0
 
 
 def test_a_baseline_that_does_not_start_is_named_as_such(checkpoint: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from llm_perf_opt.analysis.statistics import Change, SequentialTest, over_processes
+from llm_perf_opt.analysis.statistics import Change, SequentialTest, over_processes, processes_needed
 from llm_perf_opt.summary.statistics import StoppingRule
 
 RULE = StoppingRule(alpha=0.05 / 10, least_gain_ratio=0.02, most_blocks=80)
@@ -156,13 +156,16 @@ def experiment(chance: random.Random, spread: float, effect: float, processes: i
     assert change is not None
     if test.verdict_at_the_end() != "gain":
         return False, False
-    levels = [change.estimate, *(level() + chance.gauss(0, 0.01) for _ in range(processes - 1))]
+    levels = [change.estimate]
+    while len(levels) < processes_needed(levels, processes):
+        levels.append(level() + chance.gauss(0, 0.01))
     return True, over_processes(change, levels, rule.alpha).high < math.log1p(-rule.least_gain_ratio)
 
 
-def test_processes_that_differ_by_two_percent_show_no_gain() -> None:
+@pytest.mark.parametrize("spread", [0.02, 0.03])
+def test_processes_that_differ_show_no_gain(spread: float) -> None:
     chance = random.Random(17)
-    made = [experiment(chance, 0.02, 0.0, 3) for _ in range(150)]
+    made = [experiment(chance, spread, 0.0, 3) for _ in range(150)]
     alone, together = (sum(column) for column in zip(*made, strict=True))
     assert alone >= 12  # passes of one process cannot tell its level from an effect
     assert together <= 7  # 5 %
@@ -171,6 +174,13 @@ def test_processes_that_differ_by_two_percent_show_no_gain() -> None:
 def test_a_gain_larger_than_the_spread_of_processes_is_shown() -> None:
     chance = random.Random(19)
     assert sum(experiment(chance, 0.005, math.log(0.9), 3)[1] for _ in range(30)) >= 28
+
+
+def test_processes_that_differ_are_doubled() -> None:
+    assert processes_needed([-0.1], 3) == 3, "not all of the planned ones ran yet"
+    assert processes_needed([-0.1, -0.1, -0.105], 3) == 3
+    assert processes_needed([-0.1, -0.1, -0.13], 3) == 6
+    assert processes_needed([-0.1], 1) == 1
 
 
 def test_more_processes_narrow_the_interval_and_their_spread_widens_it() -> None:

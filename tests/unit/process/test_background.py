@@ -81,3 +81,29 @@ def test_an_error_in_the_block_still_ends_it(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert process.pid not in (None, os.getpid())
     assert not is_running(process.pid or 0)
+
+
+def wait_for_pause(process: BackgroundProcess, *, paused: bool) -> None:
+    end = time.monotonic() + 30
+    state = Path(f"/proc/{process.pid}/stat")
+    while (state.read_text().rpartition(")")[2].split()[0] == "T") is not paused:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_paused_program_waits_and_still_ends_at_once(tmp_path: Path) -> None:
+    messages: list[str] = []
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('up', flush=True)\ntime.sleep(600)"
+    )
+    with background(tmp_path, code, on_line=messages.append, grace_s=60.0) as process:
+        wait_for_line(messages)
+        process.pause()
+        wait_for_pause(process, paused=True)
+        process.resume()
+        wait_for_pause(process, paused=False)
+        process.pause()
+    # It handled the signal itself: it was not killed after the grace period.
+    assert process.stop().killed == 0
+    process.pause()  # nothing to do any more

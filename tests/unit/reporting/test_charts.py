@@ -7,7 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.roofline.what_if import OtherDevices
@@ -134,7 +134,6 @@ def test_two_charts_of_one_page_have_different_ids() -> None:
     assert len(ids) == len(set(ids)) == 12
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=60), st.floats(allow_nan=True, allow_infinity=True))
 def test_any_text_and_number_gives_well_formed_xml(name: str, value: float) -> None:
     for markup in (

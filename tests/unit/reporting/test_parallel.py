@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from llm_perf_opt.reporting.parallel_tables import (
 from llm_perf_opt.reporting.report import report_html, report_markdown
 from llm_perf_opt.reporting.tables import Table
 from llm_perf_opt.reporting.wording import describe_budget, describe_communication
-from llm_perf_opt.summary import Budget, BudgetPart, Summary
+from llm_perf_opt.summary import Budget, BudgetPart, Summary, Verdict
 from llm_perf_opt.summary.devices import Collective, Communication, DeviceUse, IdleGap, IdleOwner, RankUse
 from llm_perf_opt.summary.static import Exchange, RankShare, Split
 from tests.unit.report_summaries import full_summary
@@ -149,3 +150,21 @@ def test_splits_list_what_each_rank_stores_and_sends_or_why_there_are_none() -> 
     assert known["collectives of a step"] == "9 × all_reduce, 1.00 MiB"
     assert (refused["ranks"], refused["not possible"]) == ("8", "heads <b>too few</b>")
     assert "heads &lt;b&gt;too few" in report_html(found)
+
+
+def test_a_long_list_of_captures_is_shortened_under_sections_and_listed_once() -> None:
+    files = [f"captures/rank{rank}.json.gz" for rank in range(8)]
+    page = report_markdown(replace(full(), sources={"trace": ", ".join(files)}))
+    assert page.count(files[7]) == 1
+    assert f"{files[0]} and 7 more files" in page
+
+
+def test_the_first_sentence_names_the_largest_part_and_that_of_the_verdict() -> None:
+    parts = [
+        BudgetPart("compute", 0.2, 0.2),
+        BudgetPart("communication", 0.3, 0.3),
+        BudgetPart("queue", 0.5, 0.5),
+    ]
+    verdict = Verdict("communication", "", [], "")
+    page = report_markdown(summary(budget={"all": Budget(1.0, parts, "t.json")}, verdicts={"all": verdict}))
+    assert "Queue takes 50.0 % and communication 30.0 % of the captured 1.00 s" in page

@@ -39,6 +39,7 @@ from llm_perf_opt.reporting.tables import Column, Row, Table, code, num, text
 from llm_perf_opt.reporting.wording import BOUND_NAMES, capitalised, describe_counted, title_of
 from llm_perf_opt.summary import Bound, Finding, StageInfo, Summary, Timings
 from llm_perf_opt.summary.codec import to_plain
+from llm_perf_opt.summary.serving import Serving
 from tests.unit.report_summaries import HOSTILE, bare_summary, full_summary, hostile_summary, kernel
 from tests.unit.summaries import budget, summary
 
@@ -488,3 +489,9 @@ def test_a_report_without_findings_gives_the_reason(launches: float, expected: s
         budget={"all": budget(1.0, compute=0.8, launch=0.2)}, metrics={"kernel_launches": launches}
     )
     assert expected in report_markdown(found) and expected in report_html(found)
+
+
+def test_records_of_a_server_are_titled_by_the_server_else_by_their_file() -> None:
+    named = summary(serving=Serving(engine="vllm", version="0.32.0"))
+    assert title_of(named) == "vllm 0.32.0 under load"
+    assert title_of(summary(serving=Serving(), sources={"serving": "/x/curve.json"})) == "curve.json on GPU"

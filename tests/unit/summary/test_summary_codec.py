@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_perf_opt.captures.documents import TorchProfile
@@ -94,7 +94,6 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     return {int: st.integers(), str: TEXT, bool: st.booleans(), type(None): st.none()}[annotation]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_what_is_written_is_read_back(data: st.DataObject) -> None:
     cls = data.draw(st.sampled_from([Outer, Hardware, Timings, LedgerRow, Operator, Manifest, ProbeResult]))
@@ -106,7 +105,6 @@ def test_what_is_written_is_read_back(data: st.DataObject) -> None:
         assert json.loads(path.read_text(encoding="utf-8")) == to_plain(value)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.sampled_from([Outer, *DOCUMENTS]), GARBAGE)
 def test_garbage_is_read_or_an_input_error(cls: type, data: Any) -> None:
     try:
@@ -117,7 +115,6 @@ def test_garbage_is_read_or_an_input_error(cls: type, data: Any) -> None:
         to_plain(value)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.sampled_from([Outer, *DOCUMENTS, dict[str, Any]]), st.binary(max_size=60) | GARBAGE.map(repr))
 def test_a_file_of_garbage_is_read_or_an_input_error(cls: type, content: bytes | str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -134,7 +131,6 @@ def test_a_file_of_garbage_is_read_or_an_input_error(cls: type, content: bytes |
             assert str(path) in error.message
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_one_spoiled_value_is_read_or_named(data: st.DataObject) -> None:
     """Wherever a summary is damaged, the message leads to the place or above it."""

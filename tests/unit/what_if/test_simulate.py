@@ -18,11 +18,12 @@ class PlainTimes:
     step_s: float = 0.01
     token_s: float = 1e-4
     way_s: float = 0.0
+    arrival_s: float = 0.0
     seen: list[Step] = field(default_factory=list)
 
     def seconds(self, step: Step) -> float:
         self.seen.append(step)
-        return self.step_s + self.token_s * (step.tokens - step.decoding)
+        return self.step_s + self.token_s * (step.tokens - step.decoding) + self.arrival_s * step.arrivals
 
     def before_s(self, prompt_tokens: int) -> float:
         return self.way_s
@@ -52,6 +53,16 @@ def test_prompts_of_others_are_in_the_time_between_tokens() -> None:
     assert mean(outcome.tpot_s) == pytest.approx(0.01 + 7 * 0.01 / 49, rel=0.1)
     largest = outcome.itl_percentile(0.999)
     assert largest is not None and largest >= 0.02
+
+
+def test_requests_that_arrive_lengthen_the_step_that_runs() -> None:
+    load = Load(100, 50, concurrency=8, is_spread=True)
+    without = mean(simulate(load, ROOMY, PlainTimes(way_s=0.004)).tpot_s)
+    found = simulate(load, ROOMY, PlainTimes(way_s=0.004, arrival_s=0.005))
+    # As above: each request meets the seven others once.
+    assert without is not None and mean(found.tpot_s) == pytest.approx(without + 7 * 0.005 / 49, rel=0.03)
+    alone = simulate(Load(100, 11, concurrency=1), ROOMY, PlainTimes(arrival_s=0.005))
+    assert mean(alone.e2e_s) == pytest.approx(0.02 + 10 * 0.01)  # it arrives while no step runs
 
 
 def test_a_prompt_beyond_the_budget_is_computed_in_chunks() -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.captures.timeline import Int32, Int64, OpKind, Timeline
-from llm_perf_opt.core.arrays import by_stream, exact_sums
+from llm_perf_opt.core.arrays import by_stream, distinct_values
 
 _FUSIBLE = (
     "elementwise",
@@ -70,13 +70,12 @@ def find_chains(timeline: Timeline) -> Chains:
         return Chains()
     meaning, copies = _meanings(timeline, ops.name[rows])
     rows = rows[by_stream(ops.device[rows], ops.stream[rows])]
-    kind, is_copy = meaning[ops.name[rows]], copies[ops.name[rows]]
+    name, stream, device = ops.name[rows], ops.stream[rows], ops.device[rows]
+    kind, is_copy = meaning[name], copies[name]
     length = ops.end_ns[rows] - ops.start_ns[rows]
     fuses = (kind == _FUSES) | (kind == _SOFTMAX)
     switch = np.zeros(len(rows), bool)
-    switch[1:] = (ops.stream[rows][1:] != ops.stream[rows][:-1]) | (
-        ops.device[rows][1:] != ops.device[rows][:-1]
-    )
+    switch[1:] = (stream[1:] != stream[:-1]) | (device[1:] != device[:-1])
     return _sum_chains(kind, is_copy, length, fuses, switch)
 
 
@@ -105,7 +104,7 @@ def is_fused_already(name: str) -> bool:
 
 def _meanings(timeline: Timeline, used: Int32) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
     meaning, copies = np.zeros(len(timeline.names) + 1, np.int8), np.zeros(len(timeline.names) + 1, bool)
-    for name in np.unique(used).tolist():
+    for name in distinct_values(used).tolist():
         family = family_of(timeline.names[name])
         meaning[name] = (
             _SOFTMAX
@@ -128,20 +127,19 @@ def _sum_chains(
     switch: npt.NDArray[np.bool_],
 ) -> Chains:
     begins = fuses & (switch | ~np.concatenate(([False], fuses[:-1])))
-    number = np.cumsum(begins) - 1
     inside = np.flatnonzero(fuses)
     if not len(inside):
         return Chains()
-    code = number[inside]
-    count = int(code[-1]) + 1
-    launches = np.bincount(code, minlength=count)
-    total = exact_sums(code, length[inside], count)
-    softmax = np.bincount(code[kind[inside] == _SOFTMAX], minlength=count)
-    moved = exact_sums(code, np.where(is_copy[inside], length[inside], 0), count)
-    longest = np.zeros(count, np.int64)
-    np.maximum.at(longest, code, length[inside])
-    first = inside[np.flatnonzero(np.diff(code, prepend=-1))]
-    last = inside[np.append(np.flatnonzero(np.diff(code)), len(code) - 1)]
+    # The kernels of a chain follow one another: sums over stretches instead of sums by group.
+    opens = np.flatnonzero(begins[inside])
+    closes = np.append(opens[1:], len(inside))
+    launches = closes - opens
+    own, own_copy = length[inside], is_copy[inside]
+    total = np.add.reduceat(own, opens)
+    softmax = np.add.reduceat((kind[inside] == _SOFTMAX).astype(np.int64), opens)
+    moved = np.add.reduceat(np.where(own_copy, own, 0), opens)
+    longest = np.maximum(np.maximum.reduceat(own, opens), 0)
+    first, last = inside[opens], inside[closes - 1]
     before = np.where(first > 0, kind[np.maximum(first - 1, 0)], _NONE) == _PRODUCT
     after = np.where(last + 1 < len(kind), kind[np.minimum(last + 1, len(kind) - 1)], _NONE) == _PRODUCT
     attention = (softmax == 1) & before & after & (launches <= _LONGEST_ATTENTION)

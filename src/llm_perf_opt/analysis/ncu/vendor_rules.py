@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.analysis.kernels.names import short_name
-from llm_perf_opt.analysis.ncu.kernels import NcuKernelFacts
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.summary import Summary, VendorRule
 from llm_perf_opt.summary.statistics import decode_steps
 
 if TYPE_CHECKING:
+    from llm_perf_opt.analysis.ncu.kernels import NcuKernelFacts
     from llm_perf_opt.captures.ncu.launches import NcuRule
 
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
-from llm_perf_opt.captures.kineto.calls import Signature
 from llm_perf_opt.core.units import dtype_bytes
+
+if TYPE_CHECKING:
+    from llm_perf_opt.captures.kineto.calls import Signature
 
 Shape = tuple[int, ...]
 _MOST_OF_ONE_CALL = 10**21

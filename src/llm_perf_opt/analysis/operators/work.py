@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +14,14 @@ from llm_perf_opt.analysis.kernels.demangle import demangled
 from llm_perf_opt.analysis.kernels.families import family_of, load_narrowing
 from llm_perf_opt.analysis.operators.flops import Work, call_work, needs_pairs
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, take_or_none
-from llm_perf_opt.captures.kineto.calls import OperatorCalls, Signature
 from llm_perf_opt.captures.timeline import Int32, Int64, OpKind, Timeline, behind_graph_launch
 from llm_perf_opt.core.arrays import enclosing, link_ranges
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.summary import Kernel
 from llm_perf_opt.summary.kernels import KernelWork
+
+if TYPE_CHECKING:
+    from llm_perf_opt.captures.kineto.calls import OperatorCalls, Signature
 
 Mask = npt.NDArray[np.bool_]
 _SIMILAR = 0.1

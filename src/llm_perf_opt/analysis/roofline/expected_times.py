@@ -100,7 +100,7 @@ MEMORY_SHARE = 0.77
 """Of the catalogue's bandwidth: the same for products that moving their operands bounds."""
 KERNEL_S = 2.2e-6
 """What a kernel takes that does almost nothing: the smallest hundredth of a table's products, in the median over the tables."""
-_COMMON_SHARE = 0.5
+COMMON_SHARE = 0.5
 """Of the variance of interpolation errors at one number of positions, what all shapes have in common: up to 0.6 by operator and
 device (``benchmarks/silicon_ranges.py``)."""
 _USUAL_PER_MACHINE = 8
@@ -168,7 +168,7 @@ class Errors:
     @property
     def seconds(self) -> float:
         """Return the error of the sum: interpolated shapes share part of their variance, the rest is independent."""
-        between = _COMMON_SHARE * self.summed**2 + (1 - _COMMON_SHARE) * self.squared
+        between = COMMON_SHARE * self.summed**2 + (1 - COMMON_SHARE) * self.squared
         return max(0.0, self.coarse) + math.sqrt(between)
 
 

@@ -75,6 +75,8 @@ _GAPS = 0.15
 _FAILED = 0.01
 _FIXED_SHARE = 0.5
 """A decode step whose time is at least to this share independent of the batch has room for more requests."""
+_FEW_REQUESTS: dict[Literal["low", "medium"], int] = {"low": 5, "medium": 20}
+"""With fewer completed requests than this, a finding has at most this confidence: one unusual request decides the means."""
 _TEMPLATE_TOKENS, _TEMPLATE_SHARE = 32, 0.3
 """A chat template that adds at least so many tokens, and at least this share of the prompt, is named."""
 Rule = Callable[[Analysed, "Point"], list[Finding]]
@@ -86,6 +88,7 @@ class Point:
     def __init__(self, found: Analysed, place: int) -> None:
         self.place = place
         self.load: LoadPoint = found.serving.load[place]
+        self.completed = self.load.completed if self.load.completed is not None else self.load.requests or 0
         self.ttft = (self.load.ttft_s.mean if self.load.ttft_s else None) or 0.0
         whole = self.load.e2e_s.mean if self.load.e2e_s else None
         self.e2e = max(whole or 0.0, self.ttft)
@@ -137,6 +140,10 @@ def _finding(
     phase: str | None = None,
     confidence: Literal["high", "medium", "low"] = "high",
 ) -> Finding:
+    few = next((least for least, number in _FEW_REQUESTS.items() if point.completed < number), None)
+    if few is not None and (few == "low" or confidence == "high"):
+        confidence = few
+        evidence = [*evidence, f"only {point.completed} completed requests"]
     return Finding(
         id=f"serving-{name}",
         title=title,

@@ -13,6 +13,7 @@ from llm_perf_opt.analysis.cpu import class_of
 from llm_perf_opt.analysis.intervals import IntervalSet, complement, from_disjoint, intersect, union
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.serving.matching import Matches, match_requests
+from llm_perf_opt.analysis.serving.section import group_steps, step_contexts
 from llm_perf_opt.captures.serving.records import Bool, Requests, Steps
 from llm_perf_opt.captures.timeline import OpKind, Timeline
 from llm_perf_opt.summary.serving import FamilyTime, ProfiledRank, ProfiledRequest, ProfiledWindow
@@ -22,7 +23,10 @@ _STEP = re.compile(r"execute_(?:context_)?(\d+)\((\d+)[^)]*\)_generation_(\d+)\(
 _COMMUNICATION = "communication"
 _COLLECTIVE = re.compile(r"^(?:gloo|ucc|mpi):", re.IGNORECASE)
 """A collective of the host; its call is an operator of ``torch.distributed``."""
-_COLLECTIVE_CALL = re.compile(r"^_?c10d(?:_functional)?::", re.IGNORECASE)
+_COLLECTIVE_CALL = re.compile(
+    r"^_?c10d(?:_functional)?::|^_C::shm_(?:all_?reduce|all_?gather|gather|send|recv)", re.IGNORECASE
+)
+"""Calls of ``torch.distributed``, and vLLM's own collectives over shared memory, which it uses where the CPU allows them."""
 _LEAST_MATCHED = 0.5
 COPIES = "copies"
 
@@ -202,8 +206,11 @@ def describe_window(
             f"Only {window.matched_steps} of {len(found)} traced steps match the records: the trace may be of another load."
         )
         return window
+    matches = None
     if requests is not None and len(requests) and steps.is_placed:
-        window.requests = _requests(found, steps, requests)
+        matches = match_requests(requests, steps)
+        window.requests = _requests(found, matches, requests)
+    window.groups = group_steps(steps, step_contexts(steps, requests, matches))
     return window
 
 
@@ -231,9 +238,8 @@ def _families(steps: Sequence[TraceStep], shares: Sequence[float]) -> list[Famil
     return [FamilyTime(name, seconds, seconds / whole if whole else None) for name, seconds in ordered]
 
 
-def _requests(found: Sequence[TraceStep], steps: Steps, requests: Requests) -> list[ProfiledRequest]:
+def _requests(found: Sequence[TraceStep], matches: Matches, requests: Requests) -> list[ProfiledRequest]:
     """Return for each request the steps it was in, and its share of their kernels by tokens."""
-    matches = match_requests(requests, steps)
     by_row = {one.row: one for one in found if one.row is not None}
     described = []
     for place, name in enumerate(requests.id):

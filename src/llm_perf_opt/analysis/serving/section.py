@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from llm_perf_opt.analysis.roofline.demand import Point, compute_dtypes, demand, own_point
+from llm_perf_opt.analysis.roofline.limits import fastest_dtype, floor_time, limits_for
 from llm_perf_opt.analysis.serving.latency import describe_latency, find_knee, load_points, total_ttft
 from llm_perf_opt.analysis.serving.matching import Matches, match_requests, merge_steps
 from llm_perf_opt.analysis.serving.parts import (
@@ -20,8 +23,9 @@ from llm_perf_opt.analysis.serving.parts import (
     split_requests,
 )
 from llm_perf_opt.analysis.serving.speculation import describe_speculation
-from llm_perf_opt.captures.serving.records import Float64, Requests, ServingRecords, Steps
+from llm_perf_opt.captures.serving.records import Bool, Float64, Int64, Requests, ServingRecords, Steps
 from llm_perf_opt.core import units
+from llm_perf_opt.summary import Hardware, Static
 from llm_perf_opt.summary.serving import (
     ClientUse,
     Disaggregation,
@@ -36,6 +40,7 @@ from llm_perf_opt.summary.serving import (
 _LEAST_COVERAGE = 0.5
 """Parts are given where at least this share of the requests was matched."""
 _MOST_LANES = 12
+_Kind = Literal["prefill", "decode", "mixed"]
 _MOST_EVENTS = 400
 
 
@@ -76,7 +81,9 @@ def analyse_serving(records: ServingRecords, slo: Mapping[str, float] | None = N
             records.requests, found.steps, found.matches, found.parts, found.ttft_s
         )
     if found.steps is not None:
-        serving.steps = _step_stats(found.steps)
+        contexts = step_contexts(found.steps, found.requests, found.matches)
+        _add_step_groups(found, found.steps, contexts)
+        serving.steps = _step_stats(found.steps, contexts)
     columns = [(one.time_s, one.running, one.waiting, one.kv_ratio) for one in records.samples]
     serving.occupancy = occupancy_of(found.steps, columns)
     serving.timeline = _draw_slowest(found)
@@ -163,15 +170,10 @@ def _add_stated_parts(found: Analysed) -> None:
 # Steps.
 
 
-def _step_stats(steps: Steps) -> StepStats:
+def _step_stats(steps: Steps, contexts: Float64 | None) -> StepStats:
     """Count and time the steps by kind and batch size, and the gaps between them while requests were running."""
-    prefill, decode = steps.prefill_requests > 0, steps.decode_requests > 0
     batch = steps.prefill_requests + steps.decode_requests
-    kinds: dict[Literal["prefill", "decode", "mixed"], np.ndarray[Any, np.dtype[np.bool_]]] = {
-        "prefill": prefill & ~decode,
-        "decode": decode & ~prefill,
-        "mixed": prefill & decode,
-    }
+    kinds = _kinds(steps)
     stats = StepStats(
         count=len(steps),
         prefill=int(kinds["prefill"].sum()),
@@ -179,16 +181,8 @@ def _step_stats(steps: Steps) -> StepStats:
         mixed=int(kinds["mixed"].sum()),
         duration_s=describe_latency(steps.duration_s),
         batch=float(batch[batch > 0].mean()) if (batch > 0).any() else None,
+        groups=group_steps(steps, contexts),
     )
-    bucket = np.floor(np.log2(np.maximum(batch, 1))).astype(np.int64)
-    for kind, rows in kinds.items():
-        for value in np.unique(bucket[rows]).tolist():
-            durations = steps.duration_s[rows & (bucket == value)]
-            stats.groups.append(
-                StepGroup(
-                    kind, 1 << int(value), len(durations), float(np.median(durations)), float(durations.sum())
-                )
-            )
     if steps.is_placed:
         gaps, total = _step_gaps(steps)
         stats.gap_s = describe_latency(gaps)
@@ -201,6 +195,135 @@ def _step_stats(steps: Steps) -> StepStats:
         stats.kv_usage_max_ratio = float(min(np.nanmax(steps.kv_ratio), 1.0))
     stats.preemptions = int(steps.preempted.sum())
     return stats
+
+
+def _kinds(steps: Steps) -> dict[_Kind, Bool]:
+    prefill, decode = steps.prefill_requests > 0, steps.decode_requests > 0
+    return {"prefill": prefill & ~decode, "decode": decode & ~prefill, "mixed": prefill & decode}
+
+
+def group_steps(steps: Steps, contexts: Float64 | None, chosen: Bool | None = None) -> list[StepGroup]:
+    """Return steps by kind and batch size; ``contexts``: see :func:`step_contexts`."""
+    batch = steps.prefill_requests + steps.decode_requests
+    bucket = np.floor(np.log2(np.maximum(batch, 1))).astype(np.int64)
+    groups = []
+    for kind, rows in _kinds(steps).items():
+        of_kind = rows if chosen is None else rows & chosen
+        for value in np.unique(bucket[of_kind]).tolist():
+            held = of_kind & (bucket == value)
+            durations, decoding = steps.duration_s[held], steps.decode_requests[held]
+            group = StepGroup(
+                kind, 1 << int(value), len(durations), float(np.median(durations)), float(durations.sum())
+            )
+            group.decoding, group.prompts = float(decoding.mean()), float(steps.prefill_requests[held].mean())
+            if (steps.prefill_tokens[held] >= 0).all():
+                group.prompt_tokens = float(steps.prefill_tokens[held].mean())
+            if contexts is not None and decoding.sum() > 0 and (contexts[held] > 0).any():
+                group.context_tokens = float(contexts[held].sum() / decoding[contexts[held] > 0].sum())
+            groups.append(group)
+    return groups
+
+
+def step_contexts(steps: Steps, requests: Requests | None, matches: Matches | None) -> Float64 | None:
+    """Return the cached positions of all requests that decode in each step; 0: not matched; ``None``: not known."""
+    if requests is None or matches is None or len(np.unique(steps.engine)) != 1:
+        return None
+    first, last = _token_steps(requests, matches)
+    known = matches.matched & (requests.prompt_tokens > 0) & (last > first)
+    # A request that decodes in the steps after the one of its first token has ``prompt + step − first`` positions.
+    base, count = np.zeros(len(steps) + 1), np.zeros(len(steps) + 1)
+    for values, into in ((requests.prompt_tokens - first, base), (np.ones(len(first)), count)):
+        np.add.at(into, first[known] + 1, values[known])
+        np.subtract.at(into, np.minimum(last[known] + 1, len(steps)), values[known])
+    running = np.cumsum(count)[:-1]
+    total = np.cumsum(base)[:-1] + running * np.arange(len(steps))
+    # Steps of which not every request was matched.
+    return np.where(running == steps.decode_requests, np.maximum(total, 0.0), 0.0)
+
+
+def _token_steps(requests: Requests, matches: Matches) -> tuple[Int64, Int64]:
+    """Return the steps of each request's first and last token."""
+    first, last = matches.first_step, matches.last_step
+    return first, np.where(last < first, first + np.maximum(requests.output_tokens, 1) - 1, last)
+
+
+def steps_of_loads(found: Analysed) -> dict[int, Bool]:
+    """Return the steps between the first prompt chunk and the last token of each load point; empty: not known."""
+    requests, steps, matches = found.requests, found.steps, found.matches
+    if requests is None or steps is None or matches is None or len(np.unique(steps.engine)) != 1:
+        return {}
+    first, last = _token_steps(requests, matches)
+    row, rows = np.arange(len(steps)), {}
+    for number in range(len(found.serving.load)):
+        of_point = matches.matched & (requests.load == number)
+        if of_point.any():
+            chunks = matches.own_step[of_point[matches.own_request]]
+            begin = min(int(first[of_point].min()), int(chunks.min(initial=len(steps))))
+            rows[number] = (row >= begin) & (row <= int(last[of_point].max()))
+    return rows
+
+
+def _add_step_groups(found: Analysed, steps: Steps, contexts: Float64 | None) -> None:
+    for number, rows in steps_of_loads(found).items():
+        point = found.serving.load[number]
+        if point.ttft_parts_s is not None:
+            point.steps = group_steps(steps, contexts, rows)
+
+
+# The roofline of steps.
+
+
+def add_step_floors(serving: Serving, static: Static, hardware: Hardware, dtype: str) -> None:
+    """Add the least time of each group's mean step, and how far its steps are from it.
+
+    Weights are read once per step, the KV cache of requests that decode as well. Prompt chunks count as prompts without cached
+    positions before them, so that the floor holds for later chunks too.
+    """
+    if not serving.has_counted_model or serving.speculation is not None:
+        return
+    limits = limits_for(hardware, fastest_dtype(hardware, compute_dtypes(static, dtype)))
+    own = own_point(static, dtype)
+    if limits.peak is None or limits.bandwidth is None or own is None:
+        return
+    groups = [group for point in serving.load for group in point.steps]
+    groups += serving.steps.groups if serving.steps is not None else []
+    groups += serving.profile.groups if serving.profile is not None else []
+    for group in groups:
+        work = _step_work(group, static, own)
+        if work is None or not group.count:
+            continue
+        floor = floor_time(*work, limits.peak, limits.bandwidth)
+        group.floor_s = floor.seconds
+        group.floor_bound = "compute" if floor.bound == "compute" else "memory"
+        group.floor_distance_ratio = group.total_s / group.count / floor.seconds if floor.seconds else None
+
+
+def _step_work(group: StepGroup, static: Static, own: Point) -> tuple[float, float] | None:
+    """Return (FLOPs, bytes) of the mean step of a group; ``None``: not known."""
+    flops = moved = 0.0
+    if group.decoding:
+        if group.context_tokens is None:
+            return None
+        batch = max(1, math.floor(group.decoding))
+        needed = demand(
+            static, replace(own, batch_size=batch, context_tokens=math.floor(group.context_tokens))
+        )
+        if needed.step is None:
+            return None
+        flops, moved = needed.step
+        cache = needed.step_cache_bytes
+    if group.prompts:
+        if not group.prompt_tokens:
+            return None
+        batch = max(1, math.floor(group.prompts))
+        length = max(1, math.floor(group.prompt_tokens / group.prompts))
+        needed = demand(static, replace(own, batch_size=batch, prompt_tokens=length))
+        if needed.first_token is None or len(needed.first_token) != 1:
+            return None  # with an encoder
+        prefill, read = needed.first_token[0]
+        flops += prefill
+        moved = read + cache if group.decoding else read
+    return flops, moved
 
 
 def _step_gaps(steps: Steps) -> tuple[Float64, float]:

@@ -73,9 +73,7 @@ class Total:
 
 def take_or_none(values: Int32, index: Int32) -> Int32:
     """``values[index]``, with -1 where the index is -1."""
-    if not len(values):
-        return np.full(len(index), NONE, np.int32)
-    return np.where(index >= 0, values[np.maximum(index, 0)], NONE).astype(np.int32)
+    return np.append(values, np.int32(NONE)).astype(np.int32, copy=False)[index]
 
 
 def _range_paths(ranges: Ranges, names: int) -> RangePaths:

@@ -35,6 +35,7 @@ from llm_perf_opt.analysis.timeline.idle import (
 )
 from llm_perf_opt.analysis.timeline.one_off import find_one_off
 from llm_perf_opt.captures.timeline import Int32, Int64, OpKind, Ranges, Timeline
+from llm_perf_opt.core.arrays import distinct_values
 
 Mask = npt.NDArray[np.bool_]
 PARTS = ("compute", "communication", "copy", *IDLE_PARTS)
@@ -90,13 +91,14 @@ def device_activities(timeline: Timeline) -> list[DeviceActivity]:
     talking = communication_names(timeline)
     found = []
     once: dict[tuple[int, ...], OneOff] = {}
-    for device in np.unique(ops.device).tolist():
+    devices = distinct_values(ops.device).tolist()
+    for device in devices:
         rows = np.flatnonzero(ops.device == device)
-        kernel = ops.kind[rows] == OpKind.KERNEL
-        talks = kernel & talking[ops.name[rows]]
+        own = rows if len(devices) > 1 else slice(None)  # a view of the only device's columns
+        start, end, kernel = ops.start_ns[own], ops.end_ns[own], ops.kind[own] == OpKind.KERNEL
+        talks = kernel & talking[ops.name[own]]
         compute, copies, communication = (
-            union(ops.start_ns[rows[chosen]], ops.end_ns[rows[chosen]])
-            for chosen in (kernel & ~talks, ~kernel, talks)
+            union(start[chosen], end[chosen]) for chosen in (kernel & ~talks, ~kernel, talks)
         )
         claimed = growing([compute, copies, communication])
         threads = feeding_threads(timeline, ops.launch[rows])
@@ -173,9 +175,13 @@ def windows_on(
         own = op_phase == number
         elsewhere = activity.idle.held
         if own.any() and not own.all():
-            mine = activity.rows[own]
-            others = complement(union(ops.start_ns[mine], ops.end_ns[mine]), activity.busy)
-            elsewhere = unite(others, elsewhere)
+            mine, rest = (
+                union(ops.start_ns[rows], ops.end_ns[rows])
+                for rows in (activity.rows[own], activity.rows[~own])
+            )
+            elsewhere = unite(
+                complement(mine, rest), elsewhere
+            )  # what is busy is either its own or other work
         elif not own.any():
             # Operations without a phase may belong to this one: without launches it cannot be excluded.
             other = activity.rows[op_phase >= 0]

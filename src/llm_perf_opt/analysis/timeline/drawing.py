@@ -76,18 +76,28 @@ def _outermost(timeline: Timeline, attribution: Attribution, phase: int) -> Int6
 def _device_end(timeline: Timeline, row: int) -> int:
     """Return the end of the work launched in a range: the range's end, or later on the device."""
     begin, end = int(timeline.ranges.start_ns[row]), int(timeline.ranges.end_ns[row])
-    calls, thread = timeline.calls, int(timeline.ranges.thread[row])
+    first, last = _calls_begun(timeline, begin, end, int(timeline.ranges.thread[row]))
     launched = timeline.ops.launch
-    known = launched >= 0
-    start = calls.start_ns[launched[known]]
-    mine = (start >= begin) & (start <= end) & (calls.thread[launched[known]] == thread)
-    return max(end, int(timeline.ops.end_ns[known][mine].max(initial=end)))
+    mine = np.flatnonzero((launched >= first) & (launched < last))
+    return max(end, int(timeline.ops.end_ns[mine].max(initial=end)))
+
+
+def _calls_begun(timeline: Timeline, begin: int, end: int, thread: int) -> tuple[int, int]:
+    """Rows of the calls of a thread that begin from ``begin`` to ``end``; calls are ordered by thread and start."""
+    calls = timeline.calls
+    low, high = (int(bound) for bound in np.searchsorted(calls.thread, (thread, thread + 1)))
+    own = calls.start_ns[low:high]
+    return (
+        low + int(np.searchsorted(own, begin, side="left")),
+        low + int(np.searchsorted(own, end, side="right")),
+    )
 
 
 def _one_step(timeline: Timeline, begin: int, end: int, thread: int) -> tuple[int, int]:
     first, last = np.searchsorted(timeline.ops.start_ns, (begin, end))
     calls = timeline.calls
-    mine = np.flatnonzero((calls.thread == thread) & (calls.start_ns >= begin) & (calls.end_ns <= end))
+    rows = np.arange(*_calls_begun(timeline, begin, end, thread))
+    mine = rows[calls.end_ns[rows] <= end]
     sync = [int(calls.end_ns[row]) for row in mine.tolist() if is_sync_call(timeline.names[calls.name[row]])]
     waits = sorted(set(sync))
     if last - first > _FALLBACK_OPS and len(waits) >= 3:

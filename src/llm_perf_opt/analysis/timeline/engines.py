@@ -21,6 +21,7 @@ from llm_perf_opt.captures.timeline import (
     is_kernel_launch,
 )
 from llm_perf_opt.core import units
+from llm_perf_opt.core.arrays import distinct_values
 from llm_perf_opt.core.phases import MIXED, PHASES
 from llm_perf_opt.summary import Section, SectionTable
 
@@ -176,8 +177,8 @@ def graph_use(timeline: Timeline) -> GraphUse:
 
 
 def _rows(calls: HostCalls, names: list[str], wanted: Callable[[str], bool]) -> Int64:
-    chosen = [index for index in np.unique(calls.name).tolist() if wanted(names[index])]
-    rows: Int64 = np.flatnonzero(np.isin(calls.name, chosen))
+    chosen = [index for index in distinct_values(calls.name).tolist() if wanted(names[index])]
+    rows: Int64 = np.flatnonzero(np.isin(calls.name, chosen)) if chosen else np.empty(0, np.int64)
     return rows
 
 

@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.kernels.names import short_name
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, attribute
 from llm_perf_opt.captures.timeline import DeviceOps, HostCalls, Int32, Int64, OpKind, Ranges, Timeline
-from llm_perf_opt.core.arrays import exact_sums
+from llm_perf_opt.core.arrays import distinct, exact_sums
 
 _DEVICE_PROCESS = 1 << 24
 """Perfetto process id of device 0; those of real processes have 24 bits."""
@@ -255,8 +255,11 @@ def kernel_columns(timeline: Timeline, attribution: Attribution | None = None) -
     ops = timeline.ops
     names = max(1, len(timeline.names))
     keys = (attribution.op_path.astype(np.int64) + 1) * names + ops.name
-    order = np.argsort(keys, kind="stable")
-    groups, first = np.unique(keys[order], return_index=True)
+    groups, code = distinct(keys)
+    # Short integers are sorted by radix, in linear time.
+    order = np.argsort(code.astype(np.uint16) if len(groups) < 1 << 16 else code, kind="stable")
+    counts = np.bincount(code, minlength=len(groups))
+    first = np.cumsum(counts) - counts
     durations = (ops.end_ns - ops.start_ns)[order]
     kind = ops.kind[order]
     rows = []

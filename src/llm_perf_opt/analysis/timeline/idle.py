@@ -175,6 +175,8 @@ def main_thread(timeline: Timeline, launch: Int32) -> int | None:
 def _launches_by_thread(timeline: Timeline, launches: Int32) -> tuple[Int64, Int64]:
     """Threads that launch anything, and how often. Calls are ordered by thread, so the thread follows from their rows."""
     threads = distinct_of_sorted(timeline.calls.thread)
+    if len(threads) == 1:
+        return threads, np.array([len(launches)], np.int64)
     ends = np.searchsorted(timeline.calls.thread, threads, side="right")
     upto = np.array([int((launches < end).sum()) for end in ends.tolist()], np.int64)
     count = np.diff(upto, prepend=0)
@@ -316,24 +318,32 @@ def _gaps(timeline: Timeline, rows: Int64, busy: IntervalSet, low: int, high: in
     nothing = follows >= len(rows)
     following = rows[np.minimum(follows, len(rows) - 1)]
     launch = np.where(nothing, UNKNOWN, timeline.ops.launch[following]).astype(np.int32)
-    before = _launched_before(timeline, rows)[np.minimum(follows, len(rows) - 1)] & ~nothing
+    earlier = _launched_before(timeline, rows)
+    before = (
+        np.zeros(len(end), bool)
+        if earlier is None
+        else earlier[np.minimum(follows, len(rows) - 1)] & ~nothing
+    )
     real = end > start
-    start, end, launch, before = start[real], end[real], launch[real], before[real]
+    if not real.all():
+        start, end, launch, before = start[real], end[real], launch[real], before[real]
     usual = main_thread(timeline, timeline.ops.launch[rows])
     thread = np.full(len(start), UNKNOWN if usual is None else usual, np.int64)
-    if len(timeline.calls):
+    if len(timeline.calls) and timeline.calls.thread[0] != timeline.calls.thread[-1]:
         thread = np.where(launch >= 0, timeline.calls.thread[np.maximum(launch, 0)], thread)
     return Gaps(start, end, launch, thread, before)
 
 
-def _launched_before(timeline: Timeline, rows: Int64) -> Mask:
+def _launched_before(timeline: Timeline, rows: Int64) -> Mask | None:
     """Mark the operations at the beginning of a stream whose launch is not in the capture, while those of later ones are.
+
+    ``None``: there are none.
 
     A stream runs its work in the order of the launches, so these were launched before the capture began.
     """
     known = timeline.ops.launch[rows] >= 0
     if known.all() or not known.any():
-        return np.zeros(len(rows), bool)
+        return None
     streams, stream = distinct(timeline.ops.stream[rows])
     first = np.full(len(streams), -1, np.int64)
     placed = np.flatnonzero(known)

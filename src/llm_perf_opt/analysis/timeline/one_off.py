@@ -62,7 +62,8 @@ def _is_loading_call(name: str) -> bool:
 def first_launches(timeline: Timeline) -> tuple[Int64, Int64]:
     """Return the calls that launch a kernel for the first time in the capture, and all other launching calls."""
     ops = timeline.ops
-    rows = np.flatnonzero(ops.launch >= 0)
+    known = ops.launch >= 0
+    rows = slice(None) if known.all() else np.flatnonzero(known)
     call = ops.launch[rows]
     first = np.full(len(timeline.names) + 1, -1, np.int64)
     first[ops.name[rows][::-1]] = call[::-1]  # of equal names the earliest is written last
@@ -116,7 +117,8 @@ def _loading(timeline: Timeline, first: Int64, later: Int64) -> Int64:
     if len(later) < _LATER_LAUNCHES:
         return np.empty(0, np.int64)
     length = timeline.calls.end_ns - timeline.calls.start_ns
-    return first[length[first] >= max(FIRST_NS, _FIRST_TIMES * float(np.median(length[later])))]
+    long = first[length[first] >= FIRST_NS]
+    return long[length[long] >= _FIRST_TIMES * float(np.median(length[later]))] if len(long) else long
 
 
 def _growth(timeline: Timeline, low: int, high: int) -> Int64:

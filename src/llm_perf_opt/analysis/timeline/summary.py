@@ -17,7 +17,6 @@ from llm_perf_opt.analysis.timeline.attribution import (
     Total,
     attribute,
     by_path_and_name,
-    totals,
 )
 from llm_perf_opt.analysis.timeline.drawing import draw_step
 from llm_perf_opt.analysis.timeline.engines import unclaimed_behind_graphs
@@ -191,12 +190,11 @@ def _copy_metrics(timeline: Timeline) -> dict[str, float | None]:
     metrics: dict[str, float | None] = {}
     ops = timeline.ops
     for kind, label in ((OpKind.COPY, "copy"), (OpKind.MEMSET, "memset")):
-        rows = ops.kind == kind
-        found = totals(timeline, np.zeros(len(ops), np.int64), rows).get(0, Total(0, 0))
-        metrics[f"{label}_s"] = found.total_ns / _NS
-        metrics[f"{label}_launches"] = float(found.launches)
-        known = rows & (ops.bytes >= 0)
-        metrics[f"{label}_bytes"] = float(ops.bytes[known].sum()) if known.any() else None
+        rows = np.flatnonzero(ops.kind == kind)
+        metrics[f"{label}_s"] = int((ops.end_ns[rows] - ops.start_ns[rows]).sum()) / _NS
+        metrics[f"{label}_launches"] = float(len(rows))
+        known = ops.bytes[rows] >= 0
+        metrics[f"{label}_bytes"] = float(ops.bytes[rows][known].sum()) if known.any() else None
     return metrics | _copy_directions(timeline)
 
 
@@ -214,7 +212,7 @@ def _copy_directions(timeline: Timeline) -> dict[str, float | None]:
     rows = np.flatnonzero(ops.kind == OpKind.COPY)
     if not len(rows):
         return {}
-    seconds = np.bincount(ops.name[rows], (ops.end_ns - ops.start_ns)[rows] / _NS)
+    seconds = np.bincount(ops.name[rows], (ops.end_ns[rows] - ops.start_ns[rows]) / _NS)
     found: dict[str, float | None] = {f"copy_{way}_s": 0.0 for way in _DIRECTIONS}
     for name in np.flatnonzero(seconds).tolist():
         for way, pattern in _DIRECTIONS.items():

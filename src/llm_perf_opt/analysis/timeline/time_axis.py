@@ -32,7 +32,7 @@ from llm_perf_opt.analysis.timeline.idle import COLLECTIVE_WAIT
 from llm_perf_opt.analysis.timeline.idle_owners import HostActivity, Stretches, joined, stretches
 from llm_perf_opt.captures.timeline import Int64, Timeline
 from llm_perf_opt.core import units
-from llm_perf_opt.core.arrays import by_stream
+from llm_perf_opt.core.arrays import by_stream, distinct_values
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.summary import Budget, BudgetPart
 from llm_perf_opt.summary.devices import Communication, DeviceUse, IdleGap, IdleOwner
@@ -90,18 +90,25 @@ def _silence(timeline: Timeline) -> IntervalSet:
     return silence if silence.length_ns >= _SILENT_TIMES * recorded else EMPTY
 
 
+def _launched(timeline: Timeline) -> Int64 | slice:
+    """Rows of the operations whose launch is known; all of them need no list of rows."""
+    known = timeline.ops.launch >= 0
+    return slice(None) if known.all() else np.flatnonzero(known)
+
+
 def _early(timeline: Timeline) -> list[str]:
     """Operations that begin before the call that launched them."""
     ops, calls = timeline.ops, timeline.calls
-    known = np.flatnonzero(ops.launch >= 0)
-    if not len(known):
+    known = _launched(timeline)
+    launch = ops.launch[known]
+    if not len(launch):
         return []
-    ahead = calls.start_ns[ops.launch[known]] - ops.start_ns[known]
+    ahead = calls.start_ns[launch] - ops.start_ns[known]
     early = ahead > _EARLY_NS
-    if early.sum() < _ENOUGH * len(known):
+    if early.sum() < _ENOUGH * len(launch):
         return []
     return [
-        f"{int(early.sum())} of {len(known)} device operations begin before the call that launched them, by up to "
+        f"{int(early.sum())} of {len(launch)} device operations begin before the call that launched them, by up to "
         f"{units.seconds(int(ahead.max()) / 1e9)}: the clocks of host and device differ, so what the host did in a gap is "
         "uncertain."
     ]
@@ -124,20 +131,22 @@ def _back(timeline: Timeline) -> list[str]:
 def _overlaps(timeline: Timeline) -> list[str]:
     """Operations of one stream that overlap: a stream runs them in order. Graphs may have branches and are excluded."""
     ops = timeline.ops
-    known = np.flatnonzero(ops.launch >= 0)
-    if not len(known):
+    known = _launched(timeline)
+    launch = ops.launch[known]
+    if not len(launch):
         return []
-    alone = known[np.bincount(ops.launch[known])[ops.launch[known]] == 1]
-    alone = alone[by_stream(ops.device[alone], ops.stream[alone])]
-    start, end = ops.start_ns[alone], ops.end_ns[alone]
-    same = (ops.stream[alone][1:] == ops.stream[alone][:-1]) & (
-        ops.device[alone][1:] == ops.device[alone][:-1]
+    alone = np.bincount(launch)[launch] == 1
+    rows = known if alone.all() else np.arange(len(ops))[known][alone]
+    order = by_stream(ops.device[rows], ops.stream[rows])
+    start, end, stream, device = (
+        column[rows][order] for column in (ops.start_ns, ops.end_ns, ops.stream, ops.device)
     )
+    same = (stream[1:] == stream[:-1]) & (device[1:] == device[:-1])
     overlapping = int((same & (start[1:] < end[:-1] - _OVERLAP_NS)).sum())
-    if overlapping < max(3, _ENOUGH_OVERLAPS * len(alone)):
+    if overlapping < max(3, _ENOUGH_OVERLAPS * len(start)):
         return []
     return [
-        f"{overlapping} of {len(alone)} device operations begin before the one before them on their stream has ended: a clock jumped "
+        f"{overlapping} of {len(start)} device operations begin before the one before them on their stream has ended: a clock jumped "
         "back, or streams were mixed up. Times that overlap count once."
     ]
 
@@ -285,7 +294,7 @@ def _device(timeline: Timeline, one: DeviceActivity, silence: IntervalSet) -> De
         )
         / _NS,
         copy_s=budget.parts_ns["copy"] / _NS,
-        streams=len(np.unique(timeline.ops.stream[rows])),
+        streams=len(distinct_values(timeline.ops.stream[rows])),
     )
 
 

@@ -236,12 +236,15 @@ def _event_from(value: Mapping[str, Any]) -> Any:
 
 
 def _numbers(value: Mapping[str, Any], kind: type[Args] | type[MemoryArgs]) -> dict[str, float]:
-    fields = msgspec.structs.fields(kind)
     return {
-        field.name: _as_float(_number(value[field.encode_name], -1))
-        for field in fields
-        if field.encode_name in value
+        name: _as_float(_number(value[written], -1)) for name, written in _names(kind) if written in value
     }
+
+
+@functools.cache
+def _names(kind: type[Args] | type[MemoryArgs]) -> tuple[tuple[str, str], ...]:
+    """Return (name, name in the file) of every field; msgspec evaluates the annotations at each call."""
+    return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))
 
 
 def _text(value: Any) -> str:

@@ -248,7 +248,7 @@ def _number(path: Path, number: int, column: str, text: str) -> float | None:
     if found is None or not 0 <= found <= _MOST_CELL:
         shown = reprlib.repr(text)
         raise InputError(
-            f"{path.name}: row {number + 2}, column {column!r}: {shown} is not a number that can be",
+            f"{path.name}: row {number + 2}, column {column!r}: {shown} is not a valid number",
             hint=_OTHER_LOCALE if "," in text else _DAMAGED,
             path=str(path),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,8 @@ class Export:
     schema_version: str | None
     use_pages: bool = True
     problems: RowProblems = field(default_factory=lambda: RowProblems("the export"))
+    ahead: dict[tuple[str, ...], Future[Decoded]] = field(default_factory=dict)
+    """Tables that a thread decodes meanwhile: (table, columns …) → its pages."""
 
     @property
     def schema(self) -> str:
@@ -82,9 +85,8 @@ class Export:
 
         SQL NULL and columns this schema does not have become :data:`NULL`; for text, -1.
         """
-        found = self.tables[table]
+        found, present = self.tables[table], self._present(table, wanted)
         pool = pool if pool is not None else TextPool()
-        present = sorted((name for name in wanted if name in found.columns), key=found.columns.__getitem__)
         columns = self._read_present(found, present, text, pool)
         rows = len(next(iter(columns.values())))
         for name in wanted:
@@ -92,16 +94,30 @@ class Export:
                 columns[name] = np.full(rows, -1 if name == text else NULL, np.int64)
         return columns
 
+    def read_ahead(self, worker: Executor, table: str, wanted: Sequence[str]) -> None:
+        """Let a thread decode integer columns that :meth:`read` is asked for later: NumPy works outside Python's lock."""
+        if self.has(table) and self.use_pages and not self.tables[table].has_key:
+            names = self._present(table, wanted)
+            self.ahead[table, *names] = worker.submit(
+                self._decode, self.tables[table], names, None, TextPool()
+            )
+
+    def _present(self, table: str, wanted: Sequence[str]) -> list[str]:
+        columns = self.tables[table].columns
+        return sorted((name for name in wanted if name in columns), key=columns.__getitem__)
+
+    def _decode(self, table: Table, names: list[str], text: str | None, pool: TextPool) -> Decoded:
+        with PageReader(self.path) as reader:
+            return reader.read(table.root_page, [(name, table.columns[name]) for name in names], text, pool)
+
     def _read_present(
         self, table: Table, names: list[str], text: str | None, pool: TextPool
     ) -> dict[str, Int64]:
         if self.use_pages and not table.has_key:
             known = len(pool.strings)
             try:
-                with PageReader(self.path) as reader:
-                    decoded = reader.read(
-                        table.root_page, [(name, table.columns[name]) for name in names], text, pool
-                    )
+                begun = self.ahead.pop((table.name, *names), None)
+                decoded = begun.result() if begun is not None else self._decode(table, names, text, pool)
                 columns = self._with_odd_rows(table, decoded, names, text, pool)
                 if text in columns and len(decoded.odd_rows):
                     columns[text] = pool.in_order_of_appearance(columns[text], known)

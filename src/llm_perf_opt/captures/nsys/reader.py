@@ -22,7 +22,7 @@ from llm_perf_opt.captures.timeline import (
     Timeline,
     check_limits,
 )
-from llm_perf_opt.core.arrays import process_of
+from llm_perf_opt.core.arrays import distinct_values, process_of
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import parse_yaml
 
@@ -243,7 +243,7 @@ Mask = npt.NDArray[np.bool_]
 def by_process(timeline: Timeline) -> dict[int, Timeline]:
     """Return process → its timeline, for every process that used a device, in the order of devices and processes."""
     ops = timeline.ops
-    processes = [int(one) for one in np.unique(ops.process) if one >= 0]
+    processes = [one for one in distinct_values(ops.process).tolist() if one >= 0]
     if len(processes) < 2:
         return dict.fromkeys(processes, timeline)
     first_device = {one: int(ops.device[ops.process == one].min()) for one in processes}
@@ -272,7 +272,7 @@ def of_process(timeline: Timeline, process: int) -> Timeline:
     kept["range"] = _moved(kept["range"], range_row)
     inside: dict[str, Any] = _rows(ranges, open_here)
     inside["parent"] = _moved(inside["parent"], range_row)
-    devices = set(np.unique(kept["device"]).tolist())
+    devices = set(distinct_values(kept["device"]).tolist())
     return replace(
         timeline,
         ops=DeviceOps(**kept),

@@ -7,6 +7,7 @@ thread when that call began.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from llm_perf_opt.captures.timeline import (
 from llm_perf_opt.core.arrays import (
     UNKNOWN,
     distinct,
+    distinct_values,
     exact_sums,
     launching_rows,
     link_ranges,
@@ -45,6 +47,7 @@ from llm_perf_opt.core.ranks import rank_in_mark
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 NVTX = "NVTX_EVENTS"
+_CALL_COLUMNS = ("start", "end", "globalTid", "correlationId", "nameId")
 _SYNC_LABELS = {1: "Event sync", 3: "Stream sync", 4: "Context sync"}
 _STREAM_WAIT = 2  # cudaStreamWaitEvent: the device waits, the host does not
 _PUSH_POP, _START_END, _MARK = 59, 60, 34
@@ -82,8 +85,8 @@ def _read_calls(export: Export, pool: TextPool) -> tuple[HostCalls, Int64]:
     empty = np.empty(0, np.int64)
     start = end = thread = correlation = name = empty
     if export.has(CALLS):
-        export.require(CALLS, "start", "end", "globalTid", "correlationId", "nameId")
-        columns = export.read(CALLS, ("start", "end", "globalTid", "correlationId", "nameId"))
+        export.require(CALLS, *_CALL_COLUMNS)
+        columns = export.read(CALLS, _CALL_COLUMNS)
         columns = export.problems.possible(CALLS, columns)
         start, end = columns.pop("start"), columns.pop("end")
         thread, correlation = known(columns.pop("globalTid")), known(columns.pop("correlationId"))
@@ -231,8 +234,10 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
     with open_export(Path(path), use_pages=use_pages) as export:
         pool = TextPool()
         warnings: list[str] = []
-        tables = [table for table in _device_operations(export, pool) if len(table.start)]
-        calls, call_correlation = _read_calls(export, pool)
+        with ThreadPoolExecutor(max_workers=1) as worker:
+            export.read_ahead(worker, CALLS, _CALL_COLUMNS)
+            tables = [table for table in _device_operations(export, pool) if len(table.start)]
+            calls, call_correlation = _read_calls(export, pool)
         nvtx = _read_nvtx(export, pool, _last_time(tables, calls))
         ranges, process_wide = nvtx.ranges, nvtx.process_wide
         facts = {**_facts(export), **({"rank_processes": nvtx.ranks} if nvtx.ranks else {})}
@@ -392,14 +397,14 @@ def _devices(export: Export, device: Int64, process: Int64) -> tuple[Any, dict[i
         if isinstance(gpu, int) and isinstance(cuda, int) and isinstance(pid, int) and 0 <= gpu < 2**31
     }
     result = device.astype(np.int32)
-    for one in np.unique(process).tolist() if mapping else []:
+    for one in distinct_values(process).tolist() if mapping else []:
         rows = process == one
         pid = one >> 24 & 0xFFFFFF
-        local = np.unique(device[rows]).tolist()
+        local = distinct_values(device[rows]).tolist()
         if all((pid, number) in mapping for number in local):
             for number in local:
                 result[rows & (device == number)] = mapping[pid, number]
-    used = np.unique(result).tolist()
+    used = distinct_values(result).tolist()
     return result, {number: gpus[number] for number in used if number in gpus}
 
 

@@ -30,6 +30,8 @@ _LEAF_TABLE, _INTERIOR_TABLE = 13, 5
 _BATCH_BYTES = 4 << 20
 _PADDING = 32
 _REAL, _FIRST_TEXT, _EMPTY_TEXT = 7, 12, 13
+_CONSTANTS = {0: NULL, 8: 0, 9: 1}
+"""Types of integers that take no bytes → value."""
 
 
 def _serial_sizes() -> Int64:
@@ -269,6 +271,7 @@ class _Batch:
     ) -> Iterator[tuple[str, Int64]]:
         """Yield each wanted column, in order."""
         wanted = {position: name for name, position in columns}
+        text_at = dict(columns).get(text) if text is not None else None
         value_at = self.header_end.copy()
         types_at = self.types_at.copy()
         types_word, used = self._word(types_at), 0
@@ -278,9 +281,16 @@ class _Batch:
                 types_word, used = self._word(types_at), 0
             serial = types_word >> (56 - 8 * used) & 255
             used += 1
-            if int(serial.max(initial=0)) >= 128:
+            largest = int(serial.max(initial=0))
+            if largest >= 128:
                 serial, types_at = self._long_types(serial, types_at + (used - 1))
                 types_word, used = self._word(types_at), 0
+            elif not self.any_odd and column != text_at and int(serial.min(initial=127)) == largest:
+                # Most columns have one type in all rows of a batch: no look-up by row.
+                if column in wanted:
+                    yield wanted[column], self._integers_of_type(largest, value_at)
+                value_at += _SIZES[largest]
+                continue
             size = self._sizes(serial)
             if column in wanted:
                 if wanted[column] == text:
@@ -307,13 +317,24 @@ class _Batch:
             return _SIZES[serial]
         return np.where(serial >= _FIRST_TEXT, (serial - _FIRST_TEXT) >> 1, _SIZES[np.minimum(serial, 127)])
 
+    def _integers_of_type(self, serial: int, position: Int64) -> Int64:
+        """As ``_integers``, if all rows have the same type."""
+        if serial >= len(_SHIFTS) or serial == _REAL:
+            raise PagesUnsupported("an integer column contains something else")
+        if serial in _CONSTANTS:
+            return np.full(len(position), _CONSTANTS[serial], np.int64)
+        values = self._word(position)
+        values >>= _SHIFTS[serial]
+        return values
+
     def _integers(self, serial: Int64, position: Int64) -> Int64:
         serial = np.where(self.odd, 0, serial) if self.any_odd else serial
         kinds = np.bincount(serial, minlength=10)
         if kinds[10:].any() or kinds[_REAL]:
             raise PagesUnsupported("an integer column contains something else")
-        values = self._word(position) >> _SHIFTS[serial]
-        for constant, meaning in ((0, NULL), (8, 0), (9, 1)):
+        values = self._word(position)
+        values >>= _SHIFTS[serial]
+        for constant, meaning in _CONSTANTS.items():
             if kinds[constant]:
                 values[serial == constant] = meaning
         return values

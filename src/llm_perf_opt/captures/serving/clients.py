@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_perf_opt.captures.serving import OWN_REQUESTS
 from llm_perf_opt.captures.serving.records import (
     CANCELLED,
     DISCONNECTED,
@@ -714,10 +715,6 @@ def _read_chunk_records(objects: Iterable[Object], content: ClientContent) -> No
         )
         if found and content.engine is None:
             content.engine, content.version = found[1], found[2]
-
-
-OWN_REQUESTS = "llm-perf-opt.serve.requests"
-"""Value of ``format`` in the first line of ``serve/requests.jsonl``."""
 
 
 def _is_own_requests(one: object) -> bool:

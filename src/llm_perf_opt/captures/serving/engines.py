@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from llm_perf_opt.captures.serving import OWN_METRICS, OWN_STEPS
 from llm_perf_opt.captures.serving.records import (
     LATEST_S,
     NAN,
@@ -24,10 +25,6 @@ from llm_perf_opt.core.limits import Count, Seconds, Share, is_number
 from llm_perf_opt.summary.serving import ColdStart
 
 Object = Mapping[str, Any]
-OWN_STEPS = "llm-perf-opt.serve.steps"
-"""Value of ``format`` in the first line of ``serve/steps.jsonl``."""
-OWN_METRICS = "llm-perf-opt.serve.metrics"
-OWN_ROUTING = "llm-perf-opt.serve.routing"
 
 
 @dataclass(slots=True)
@@ -238,10 +235,6 @@ def read_vllm_log(lines: Iterable[str], content: EngineContent) -> None:
 
 # The start of a server, from its log.
 
-INITIALISES = re.compile(
-    r"Initializing a V\d LLM engine|Init torch distributed begin|^\[transformers\] Loading "
-)
-"""Line of vLLM, SGLang or transformers after imports and configuration."""
 _START_LINES = {
     "weights_s": r"Loading weights took ([\d.]+) seconds|Load weight end\. elapsed=([\d.]+) s",
     "compilation_s": r"\(compilation: ([\d.]+) s|torch\.compile takes ([\d.]+) s in total",

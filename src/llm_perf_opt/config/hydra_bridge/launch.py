@@ -7,6 +7,7 @@ import importlib
 import itertools
 import logging
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,6 +132,7 @@ _LAUNCHERS = {
     "RayLauncher": "ray",
 }
 _REMOTE = frozenset({"slurm", "ray"})
+_CONNECT_S = 5.0
 _CHOOSING = frozenset({"OptunaSweeper"})
 _MULTIRUN = "hydra.mode=MULTIRUN"
 _NO_TRIALS = "No trials are completed"
@@ -147,11 +149,28 @@ class Engine:
     """Whether the sweeper chooses jobs by the results of earlier ones: then they are not known beforehand."""
     batch: int | None
     """Jobs handed over at a time (``hydra.sweeper.max_batch_size``); ``None``: all."""
+    address: str | None = None
+    """Of a Ray cluster: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``."""
 
     @property
     def is_remote(self) -> bool:
         """Whether jobs run on other machines than the one that submits them."""
         return self.launcher in _REMOTE
+
+    def check_reachable(self) -> None:
+        """Raise :class:`ToolError` if nothing listens at the address of a Ray cluster: Ray itself retries for more than a minute."""
+        head = re.fullmatch(
+            r"(?:ray://)?(?P<host>[^/\[\]]+|\[[^\[\]]+\]):(?P<port>\d{1,5})", self.address or ""
+        )
+        if head is None:
+            return
+        try:
+            socket.create_connection((head["host"].strip("[]"), int(head["port"])), _CONNECT_S).close()
+        except (OSError, OverflowError) as error:
+            raise ToolError(
+                f"no Ray cluster answers at {self.address}: {error}",
+                hint="start it (ray start --head), or correct hydra.launcher.ray.init.address",
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +198,12 @@ def engine_of(raw: RawConfig) -> Engine:
     launcher = str(OmegaConf.select(raw, "hydra.launcher._target_")).rpartition(".")[2]
     sweeper = str(OmegaConf.select(raw, "hydra.sweeper._target_")).rpartition(".")[2]
     batch = OmegaConf.select(raw, "hydra.sweeper.max_batch_size", default=None)
+    address = OmegaConf.select(raw, "hydra.launcher.ray.init.address", default=None)
     return Engine(
-        _LAUNCHERS.get(launcher, launcher), sweeper in _CHOOSING, int(batch) if batch is not None else None
+        _LAUNCHERS.get(launcher, launcher),
+        sweeper in _CHOOSING,
+        int(batch) if batch is not None else None,
+        str(address) if address is not None else None,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from llm_perf_opt.config.legacy import new_key, translate_overrides
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.core.secrets import MASK, mask_arguments
-from llm_perf_opt.core.stage import ENTRY_POINT_GROUP
+from llm_perf_opt.core.stage import ENTRY_POINT_GROUP, entry_points
 
 _SECTIONS = ("run", "model", "infer", "dataset", "hardware", "pipeline", "sweep")
 _OWN_PACKAGE = "llm_perf_opt."

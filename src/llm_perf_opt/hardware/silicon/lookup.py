@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -98,7 +99,9 @@ class Silicon:
 
     def _with_error(self, found: Timing, operator: Operator, device: str) -> Timing:
         system = self.system(device)
-        spread = None if system is None else spread_of(operator, found.how, system.key)
+        spread = (
+            None if system is None else spread_of(operator, found.how, system.key, found.distance_octaves)
+        )
         if spread is None:
             return found
         return replace(
@@ -115,7 +118,7 @@ class Silicon:
             newest = next((answer for answer in own if answer.how in RESTS_ON_TABLES), None)
             if newest is not None:
                 # One version for all sizes: mixing versions could make a larger size faster.
-                return Timing(newest.seconds, newest.how, newest.source, (newest,))
+                return _timing(newest.seconds, newest, (newest,))
             others = self._query(operator, [item for item in paths if item[1].parts[-3] != framework])
             return _median([*own, *others])
         return _median(self._query(operator, paths))
@@ -183,15 +186,18 @@ def answer_of(table: Table, layout: Layout, operator: Operator) -> TableTime | N
     point = layout.point(operator)
     found = table.grid.at(point)
     if found is not None:
-        return TableTime(found.seconds, found.how, replace(table.source, kernel=found.kernel))
+        source = replace(table.source, kernel=found.kernel)
+        return TableTime(found.seconds, found.how, source, found.distance_octaves)
     inside = table.grid.nearest_inside(point)
-    if inside is None or _factor(point, inside) > _MOST_BEYOND:
+    beyond = math.inf if inside is None else _factor(point, inside)
+    if inside is None or beyond > _MOST_BEYOND:
         return None
     edge = table.grid.at(inside)
     if edge is None:
         return None
     grown = _growth(operator, layout.moved_to(operator, inside))
-    return TableTime(edge.seconds * grown, "extrapolated", replace(table.source, kernel=edge.kernel))
+    source = replace(table.source, kernel=edge.kernel)
+    return TableTime(edge.seconds * grown, "extrapolated", source, math.log2(beyond))
 
 
 def _growth(operator: Operator, edge: Operator) -> float:
@@ -219,7 +225,11 @@ def _median(answers: Sequence[TableTime]) -> Timing | None:
     comparable = [answer for answer in answers if _RANK[answer.how] == rank]
     median_s = statistics.median(answer.seconds for answer in comparable)
     nearest = min(comparable, key=lambda answer: abs(answer.seconds - median_s))
-    return Timing(median_s, nearest.how, nearest.source, tuple(comparable))
+    return _timing(median_s, nearest, tuple(comparable))
+
+
+def _timing(seconds: float, of: TableTime, tables: tuple[TableTime, ...]) -> Timing:
+    return Timing(seconds, of.how, of.source, tables, distance_octaves=of.distance_octaves)
 
 
 def _version_key(version: str) -> tuple[int, ...]:

@@ -126,6 +126,8 @@ class Found:
     how: Literal["measured", "interpolated"]
     kernel: str
     """Of the nearest measured shape."""
+    distance_octaves: float = 0.0
+    """To the nearest measured value, in factors of two, summed over the axes: how far the time was interpolated."""
 
 
 class Grid:
@@ -153,14 +155,20 @@ class Grid:
         self._kernel_names = names
         self.size = int(np.isfinite(log_seconds).sum())
 
-    def at(self, point: Sequence[int]) -> Found | None:
-        """Return the time of a shape; ``None`` outside the grid or where a corner around it was not measured."""
+    def at(self, point: Sequence[int], hidden_octaves: Mapping[int, float] | None = None) -> Found | None:
+        """Return the time of a shape; ``None`` outside the grid or where a corner around it was not measured.
+
+        ``hidden_octaves`` (axis → factors of two) answers as if no value so near to the point were measured on that axis.
+        """
+        hidden = hidden_octaves or {}
         brackets = []
-        for axis, value in zip(self.axes, point, strict=True):
-            found = _bracket(axis, value)
+        distance = 0.0
+        for number, (axis, value) in enumerate(zip(self.axes, point, strict=True)):
+            found = _bracket(axis, value, hidden.get(number))
             if found is None:
                 return None
             brackets.append(found)
+            distance += min(abs(math.log2(axis[index] / value)) for index, _ in found)
         total = 0.0
         nearest, most = None, -1.0
         for corner in itertools.product(*brackets):
@@ -178,6 +186,7 @@ class Grid:
             math.exp(total),
             "measured" if exact else "interpolated",
             self._kernel_names[int(self._kernel[nearest])],
+            distance,
         )
 
     def nearest_inside(self, point: Sequence[int]) -> tuple[int, ...] | None:
@@ -202,9 +211,9 @@ class Grid:
         known: npt.NDArray[np.float64] = self._log_seconds[np.isfinite(self._log_seconds)]
         return np.exp(known)
 
-    def without(self, axis: int, value: int) -> Grid:
-        """Return the grid without one value of one axis, to measure interpolation errors."""
-        keep = np.flatnonzero(self.axes[axis] != value)
+    def within(self, axis: int, low: float, high: float) -> Grid:
+        """Return the grid with the values of one axis between two ends only, to measure extrapolation errors."""
+        keep = np.flatnonzero((self.axes[axis] >= low) & (self.axes[axis] <= high))
         other = object.__new__(Grid)
         other.axes = [part[keep] if place == axis else part for place, part in enumerate(self.axes)]
         other._log_seconds = np.take(self._log_seconds, keep, axis=axis)
@@ -214,16 +223,23 @@ class Grid:
         return other
 
 
-def _bracket(axis: npt.NDArray[np.int64], value: int) -> list[tuple[int, float]] | None:
+def _bracket(
+    axis: npt.NDArray[np.int64], value: int, hidden_octaves: float | None = None
+) -> list[tuple[int, float]] | None:
     """Return the places around a value with their shares: one when it was measured itself, ``None`` outside."""
-    right = int(np.searchsorted(axis, value))
-    if right < len(axis) and axis[right] == value:
-        return [(right, 1.0)]
-    if right == 0 or right == len(axis):
+    if hidden_octaves is None:
+        right = int(np.searchsorted(axis, value))
+        if right < len(axis) and axis[right] == value:
+            return [(right, 1.0)]
+        left = right - 1
+    else:
+        left = int(np.searchsorted(axis, value * 2.0**-hidden_octaves)) - 1
+        right = int(np.searchsorted(axis, value * 2.0**hidden_octaves, side="right"))
+    if left < 0 or right == len(axis):
         return None
-    low, high = math.log(axis[right - 1]), math.log(axis[right])
+    low, high = math.log(axis[left]), math.log(axis[right])
     share = (math.log(value) - low) / (high - low)
-    return [(right - 1, 1.0 - share), (right, share)]
+    return [(left, 1.0 - share), (right, share)]
 
 
 # Possible errors of a table's file, and their messages.

@@ -50,6 +50,8 @@ class TableTime:
     seconds: float
     how: How
     source: Source
+    distance_octaves: float = 0.0
+    """To the nearest measured shape, in factors of two over all its sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,10 @@ class Timing:
     tables: tuple[TableTime, ...] = ()
     """The answers the time was taken from."""
     low_s: float | None = None
-    """Nine in ten shapes that were left out of the tables and asked for lay between these; ``None``: nobody measured that."""
+    """Nine in ten shapes left out of the tables at this distance lay between these; ``None``: not measured."""
     high_s: float | None = None
+    distance_octaves: float = 0.0
+    """To the nearest measured shape."""
 
     @property
     def rests_on_tables(self) -> bool:
@@ -75,8 +79,9 @@ class Timing:
 
 # Errors of the estimates, measured on the tables themselves and stored as data (``errors.yaml``).
 #
-# Interpolation: a measured value is left out and estimated. Extrapolation: the outermost one. Roofline: measured shapes
-# against its roofline. ``python -m benchmarks.silicon_error --write`` regenerates the file.
+# Interpolation: a measured shape is estimated with it and its neighbours left out. Extrapolation: with the outer part of the
+# table left out. Both by size and by distance to what is left. Roofline: measured shapes against its roofline.
+# ``python -m benchmarks.silicon_error --write`` regenerates the file.
 
 
 FILE = "errors.yaml"
@@ -104,6 +109,8 @@ class Region:
     """``None``: too few shapes were asked for, or answers are far off to one side."""
     typical_s: float = 0.0
     """Of rooflines: geometric mean of those in the region."""
+    up_to_octaves: float = math.inf
+    """Of interpolation and extrapolation: the largest distance to a measured shape."""
 
 
 _EXACT = Spread(1.0, 1.0)
@@ -111,12 +118,19 @@ _EXACT = Spread(1.0, 1.0)
 
 
 def kind_of(operator: Operator) -> tuple[str, int]:
-    """Return the kind for which errors are stored, and the size that locates an operator in its table."""
+    """Return the kind for which errors are stored, and the size that locates an operator in its table.
+
+    The size is what separates errors best: positions of a product, tokens of a prompt, keys of a cache that is read.
+    """
     match operator:
         case Gemm():
             return f"gemm {_width(operator.dtype)}", operator.m
+        case Attention(phase="generation"):
+            return "generation attention", operator.batch * operator.tokens * operator.kv_heads
         case Attention():
             return f"{operator.phase} attention", operator.tokens
+        case LatentBlock(phase="generation"):
+            return "generation latent attention", operator.batch * operator.tokens
         case LatentBlock():
             return f"{operator.phase} latent attention", operator.tokens
         case MoeLayer():
@@ -130,24 +144,37 @@ def _width(dtype: str) -> str:
     return "bfloat16" if size >= 2 else "float8" if size >= 1 else "float4"
 
 
-def spread_of(operator: Operator, how: How, system: str = EVERY_SYSTEM) -> Spread | None:
+def spread_of(
+    operator: Operator, how: How, system: str = EVERY_SYSTEM, distance_octaves: float = 0.0
+) -> Spread | None:
     """Return the error range of an estimate; ``None``: not measured."""
     if how == "measured":
         return _EXACT
     kind, size = kind_of(operator)
-    return find_spread(kind, size, how, system)
+    return find_spread(kind, size, how, system, distance_octaves)
 
 
-def find_spread(kind: str, size: int, how: How, system: str = EVERY_SYSTEM) -> Spread | None:
-    """Return the spread for the region of a size; for a system without one, that of all systems.
+def find_spread(
+    kind: str, size: int, how: How, system: str = EVERY_SYSTEM, distance_octaves: float = 0.0
+) -> Spread | None:
+    """Return the spread for the region of a size and distance; for a system without one, that of all systems.
 
-    Other regions are never used.
+    A distance without one takes that of the next larger distance. Other sizes and smaller distances are never used.
     """
     rows = _rows()
     for name in dict.fromkeys((system, EVERY_SYSTEM)):
-        found = _containing(rows.get((how, kind, name), ()), size)
-        if found is not None and found.spread is not None:
-            return found.spread
+        found = select_spread(rows.get((how, kind, name), ()), size, distance_octaves)
+        if found is not None:
+            return found
+    return None
+
+
+def select_spread(regions: Sequence[Region], size: float, distance_octaves: float) -> Spread | None:
+    """Return the spread of the first region that reaches a distance, among those of a size; ``None``: none does."""
+    own = _containing(regions, size)
+    for region in regions if own is not None else ():
+        if own is not None and region.up_to == own.up_to and distance_octaves <= region.up_to_octaves:
+            return region.spread
     return None
 
 
@@ -200,20 +227,17 @@ def _rows() -> dict[tuple[str, str, str], list[Region]]:
     }
 
 
-def _region(
-    how: str,
-    up_to: float | None,
-    low: float | None,
-    middle: float | None,
-    high: float | None,
-    _shapes: int,
-    typical_us: float = 0.0,
-) -> Region:
-    unit = 1e-6 if how == "roofline" else 1.0
-    end = math.inf if up_to is None else up_to * unit
+def _region(how: str, up_to: float | None, *values: float | None) -> Region:
+    """Rooflines: low, middle, high, shapes, typical time in µs; others: distance, low, high."""
+    end = math.inf if up_to is None else up_to
+    if how != "roofline":
+        octaves, low, high = values
+        spread = None if low is None or high is None else Spread(low, high)
+        return Region(end, spread, 0.0, math.inf if octaves is None else octaves)
+    low, middle, high, _shapes, *typical_us = values
     if low is None or middle is None or high is None:
-        return Region(end, None)
-    return Region(end, Spread(low, high, middle), typical_us * 1e-6)
+        return Region(end * 1e-6, None)
+    return Region(end * 1e-6, Spread(low, high, middle), (typical_us[0] or 0.0) * 1e-6)
 
 
 @functools.cache

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import ClassVar
 
 from llm_perf_opt.core.errors import ConfigError, nearest_key
 from llm_perf_opt.core.secrets import mask_text
-from llm_perf_opt.core.stage import PluginError, load_entry_point
+from llm_perf_opt.core.stage import PluginError, entry_points, load_entry_point
 from llm_perf_opt.summary import Summary
 
 SINK_GROUP = "llm_perf_opt.sinks"

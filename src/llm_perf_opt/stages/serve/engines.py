@@ -28,6 +28,9 @@ STEPS_VARIABLE = "LLM_PERF_OPT_VLLM_STEPS"
 """Environment variable: the file that the plug-in writes."""
 
 
+_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Settings of a server."""
@@ -92,6 +95,11 @@ class Engine(ABC):
         """Return variables of the server; the user's take precedence."""
         return dict(self.config.env)
 
+    @property
+    def cache_bytes(self) -> int:
+        """Return about how large the KV cache is on a CPU."""
+        return 1 << 30
+
     def request_fields(self) -> dict[str, Any]:
         """Return fields of every request: a fixed length, greedy decoding, and usage in the last chunk."""
         found: dict[str, Any] = {"temperature": 0, "stream_options": {"include_usage": True}}
@@ -147,6 +155,22 @@ def read_options(words: Sequence[str]) -> dict[str, str]:
         given = value if sign else " ".join(group[1:])
         found[option_name(name)] = given or ("false" if name.startswith("--no-") else "true")
     return found
+
+
+_OTHER_WORK = ("--dtype", "--quantization", "--kv-cache-dtype", "--hf-overrides", "--speculative-config")
+"""Options that change what a step computes or moves."""
+
+
+def has_counted_model(config: ServeConfig) -> bool:
+    """Return whether the server computes what static analysis counts: the configured model and type, on one device."""
+    options = read_options(config.args)
+    ranks = [value for name, value in options.items() if name.endswith("-parallel-size")]
+    return (
+        config.engine is not EngineName.attach
+        and config.model is None
+        and not any(name in options for name in _OTHER_WORK)
+        and all(value == "1" for value in ranks)
+    )
 
 
 def merge_options(words: Sequence[str], changes: Sequence[str]) -> list[str]:
@@ -273,7 +297,7 @@ class VllmEngine(Engine):
         """Put the plug-in on the path of this server only; its presence turns vLLM's statistics on."""
         found = dict(self.config.env)
         if server.device == "cpu":
-            found.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+            found.setdefault(_CACHE_VARIABLE, "1")
         # Development routes, including the one that resets the prefix cache.
         found.setdefault("VLLM_SERVER_DEV_MODE", "1")
         if server.steps_file is not None:
@@ -281,6 +305,12 @@ class VllmEngine(Engine):
             found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PLUGIN), before]))
             found[STEPS_VARIABLE] = str(server.steps_file)
         return found
+
+    @property
+    def cache_bytes(self) -> int:
+        """Return the size that is set (GiB)."""
+        text = self.config.env.get(_CACHE_VARIABLE, "1")
+        return (int(text) if text.isdigit() else 1) << 30
 
     def version(self, log: str) -> str | None:
         """Return the version of the start message."""

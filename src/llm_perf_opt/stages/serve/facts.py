@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.analysis.serving.routing import describe_routing
-from llm_perf_opt.captures.serving.engines import read_routing
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import read_document
 from llm_perf_opt.core.layout import own_files
@@ -55,9 +53,16 @@ def _with_window(read: Callable[[], Facts], run_dir: Path, steps: Sequence[Path]
     folder = run_dir / NAME
     choices = own_files(run_dir, NAME, [folder / ROUTING])
     if facts.serving is not None and choices:
+        from llm_perf_opt.analysis.serving.routing import describe_routing
+        from llm_perf_opt.captures.serving.engines import read_routing
+
         facts.serving.routing = describe_routing(read_routing(read_document(choices[0]).splitlines()))
     documents = own_files(run_dir, NAME, [folder / PROFILE])
-    if facts.serving is None or not documents:
+    if facts.serving is None:
+        return facts
+    server = own_files(run_dir, NAME, [run_dir / NAME / SERVER])
+    facts.serving.has_counted_model = bool(server) and _has_counted_model(server[0])
+    if not documents:
         return facts
     try:
         facts.serving.profile = _read_window(run_dir, documents[0], steps)
@@ -132,6 +137,13 @@ def serving_facts(
         findings=find_serving(found),
         notes=[f"Serving: {note}" for note in found.serving.notes],
     )
+
+
+def _has_counted_model(path: Path) -> bool:
+    try:
+        return _json_document(path).get("has_counted_model") is True
+    except InputError:
+        return False  # as below
 
 
 def _cold_start(path: Path) -> ColdStart | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from llm_perf_opt.captures.serving.engines import INITIALISES
+from llm_perf_opt.captures.serving import INITIALISES
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.core.secrets import mask_arguments, mask_text
@@ -180,6 +180,8 @@ class Server:
         self.stop_s: float | None = None
         """Seconds from the request to end until nothing was left."""
         self._process: BackgroundProcess | None = None
+        self.log_dir: Path | None = None
+        """Where its log is, once it was started."""
         self.imports_s: float | None = None
         """Seconds from the start until the engine began to initialise, where its log tells."""
         self.step_lines: deque[tuple[float, str]] = deque(maxlen=_MOST_STEP_LINES)
@@ -196,6 +198,21 @@ class Server:
     def pid(self) -> int | None:
         """Process id of the started server."""
         return self._process.pid if self._process is not None else None
+
+    def pause(self) -> None:
+        """Keep the started server from running: an idle one may still use the processor."""
+        if self._process is not None:
+            self._process.pause()
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        if self._process is not None:
+            self._process.resume()
+
+    def request_stop(self) -> None:
+        """Begin to end the started server, without waiting."""
+        if self._process is not None:
+            self._process.request_stop()
 
     def last_lines(self) -> str:
         """Return the end of the server's log, masked."""
@@ -218,6 +235,7 @@ class Server:
     ) -> Iterator[Server]:
         """Start the server; all its processes are ended afterwards. ``wait``: until it is healthy."""
         began = self._began = time.monotonic()
+        self.log_dir = log_dir
         process = BackgroundProcess(
             argv,
             log_dir=log_dir,

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.captures.serving.clients import OWN_REQUESTS
-from llm_perf_opt.captures.serving.engines import OWN_METRICS, read_cold_start
+from llm_perf_opt.captures.serving import OWN_METRICS, OWN_REQUESTS
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import atomic_path, atomic_write_json, atomic_write_text
 from llm_perf_opt.core.secrets import MASK
@@ -38,7 +37,7 @@ from llm_perf_opt.stages.serve.config import (
     key_of,
     parsed_slo,
 )
-from llm_perf_opt.stages.serve.engines import ServerSettings, make_engine
+from llm_perf_opt.stages.serve.engines import ServerSettings, has_counted_model, make_engine
 from llm_perf_opt.stages.serve.facts import METRICS, REQUESTS, ROUTING, SERVER, STEPS, STEPS_LOG, read_facts
 from llm_perf_opt.stages.serve.forward_pass import PACKAGE, ForwardPassReceiver
 from llm_perf_opt.stages.serve.load import (
@@ -658,6 +657,7 @@ class _Run:
             "version": self._engine_version(),
             "url": server.url if server is not None else self.config.url,
             "model": self._masked(self.model),
+            "has_counted_model": has_counted_model(self.config),
             "command": self.prepared.shown() if self.prepared is not None else None,
             "ready_s": server.ready_s if server is not None else None,
             "cold_start": self._cold_start(),
@@ -673,6 +673,8 @@ class _Run:
         server = self.server
         if server is None or server.ready_s is None:
             return None
+        from llm_perf_opt.captures.serving.engines import read_cold_start
+
         return asdict(read_cold_start(server.log_text(), server.ready_s, server.imports_s))
 
     def _result(self, written: list[Path], failure: ToolError | None) -> StageResult:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.captures.serving.engines import OWN_ROUTING, OWN_STEPS
+from llm_perf_opt.captures.serving import OWN_ROUTING, OWN_STEPS
 
 VARIABLE = "LLM_PERF_OPT_TRANSFORMERS_STEPS"
 ROUTING_VARIABLE = "LLM_PERF_OPT_TRANSFORMERS_ROUTING"

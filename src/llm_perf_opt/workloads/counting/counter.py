@@ -8,7 +8,7 @@ cache carries and which operators have no formula, so that nothing needs a secon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -140,7 +140,6 @@ class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._recorder = recorder
         self._whole: set[Any] = set()
-        self._outputs = _MetaOutputs()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -154,9 +153,18 @@ class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
             if parts is not NotImplemented:
                 return parts
             self._whole.add(func)
-        out = self._outputs.of(func, args, kwargs)
+        out = _OUTPUTS.of(func, args, kwargs)
         self._recorder.note_operator(info, args, out)
         return out
+
+
+class _ShapesDispatchMode(TorchDispatchMode):  # type: ignore[misc]
+    """Runs operators for the shapes of their results alone."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return _OUTPUTS.of(func, args, kwargs or {})
 
 
 class _MetaOutputs:
@@ -165,8 +173,10 @@ class _MetaOutputs:
     torch runs many operators on that device in Python, a millisecond each, and the layers of a model are alike.
     """
 
+    MOST_KNOWN = 20_000
+
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[Any, Any, torch.dtype]] = {}
+        self._known: dict[Any, tuple[Any, list[tuple[Any, Any, torch.dtype]]]] = {}
         self._is_pure: dict[Any, bool] = {}
 
     def of(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -175,11 +185,18 @@ class _MetaOutputs:
         if key is None:
             return func(*args, **kwargs)
         if (known := self._known.get(key)) is not None:
-            shape, stride, dtype = known
-            return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            kind, results = known
+            made = [
+                torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+                for shape, stride, dtype in results
+            ]
+            return made[0] if kind is torch.Tensor else kind(made)
         out = func(*args, **kwargs)
-        if type(out) is torch.Tensor and out.is_meta and out.storage_offset() == 0:
-            self._known[key] = (out.shape, out.stride(), out.dtype)
+        new: Sequence[Any] = out if isinstance(out, list | tuple) else [out]
+        if new and all(type(one) is torch.Tensor and one.is_meta and not one.storage_offset() for one in new):
+            if len(self._known) >= self.MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = (type(out), [(one.shape, one.stride(), one.dtype) for one in new])
         return out
 
     def _key(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -188,16 +205,20 @@ class _MetaOutputs:
         if pure is None:
             schema = func._schema
             values = (*schema.arguments, *schema.returns)
-            pure = len(schema.returns) == 1 and all(value.alias_info is None for value in values)
+            pure = all(value.alias_info is None for value in values)
             self._is_pure[func] = pure
         if not pure:
             return None
         try:
-            key = (func, _described(args), _described(tuple(sorted(kwargs.items()))))
+            described = (_described(args), _described(tuple(sorted(kwargs.items()))))
+            key = (func, torch.get_default_dtype(), *described)
             hash(key)
         except (_NotOnMeta, TypeError):
             return None
         return key
+
+
+_OUTPUTS = _MetaOutputs()
 
 
 class _NotOnMeta(Exception):
@@ -265,7 +286,7 @@ def count_adapter_phase(
     call = calls[phase]
     if not isinstance(call, StaticCall):
         return count_phase(model, call, tree, positions=positions, batch_size=shapes.batch_size)
-    with torch.no_grad(), _AttentionFunctionMode(None):
+    with torch.no_grad(), _AttentionFunctionMode(None), _ShapesDispatchMode():
         state = call.prepare()
     before = dict(call.state_bytes(state))
     counted = count_phase(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("llm_perf_opt")
 _OnResult = Callable[[SampleResult], None]
-_GUESSES = "guessed tokens:"
+_GUESSES = "speculative decoding:"
 
 
 def run_workload(

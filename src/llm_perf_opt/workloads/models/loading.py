@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import json
 import logging
 import math
@@ -90,27 +91,37 @@ def build_random(
 
 def _fill_random_weights(model: torch.nn.Module, device: str, seed: int) -> None:
     """Fill every parameter from one block of normal numbers: drawing billions would take a minute on a CPU."""
-    import torch
 
-    generator = torch.Generator("cpu").manual_seed(seed)
-    block = torch.randn(_BLOCK, generator=generator)
-    doubled = torch.cat([block, block]).to(device)
+    doubled = _doubled_block(seed).to(device)
     scaled: dict[tuple[torch.dtype, float], torch.Tensor] = {}
     offset = 0
     for parameter, scale in _parameters_with_scale(model):
         if not parameter.is_floating_point() or not scale:
             parameter.zero_()
             continue
-        # Few scales occur, so each is computed once, and filling a weight is copying memory.
+        flat = parameter.view(-1)
+        parameter._is_hf_initialized = parameter.ndim > 1
+        if flat.numel() < _BLOCK:
+            flat.copy_(doubled[offset : offset + flat.numel()] * scale)
+            offset = (offset + flat.numel() + 1) % _BLOCK
+            continue
+        # Few scales occur, so each is computed once, and filling a large weight is copying memory.
         source = scaled.get((parameter.dtype, scale))
         if source is None:
             source = scaled[parameter.dtype, scale] = (doubled * scale).to(parameter.dtype)
-        flat = parameter.view(-1)
         for start in range(0, flat.numel(), _BLOCK):
             part = flat[start : start + _BLOCK]
             part.copy_(source[offset : offset + part.numel()])
         offset = (offset + flat.numel() + 1) % _BLOCK
-        parameter._is_hf_initialized = parameter.ndim > 1
+
+
+@functools.lru_cache(maxsize=1)
+def _doubled_block(seed: int) -> torch.Tensor:
+    """Return the block twice, so that a weight may begin anywhere in it; nobody writes to it."""
+    import torch
+
+    block = torch.randn(_BLOCK, generator=torch.Generator("cpu").manual_seed(seed))
+    return torch.cat([block, block])
 
 
 def _parameters_with_scale(model: torch.nn.Module) -> Iterator[tuple[torch.Tensor, float]]:

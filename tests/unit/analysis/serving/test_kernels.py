@@ -140,3 +140,15 @@ def test_collectives_of_the_host_count_where_no_operator_works() -> None:
     assert "communication" not in find_steps(alone)[0].families
     single = describe_window([alone], None, None, None)
     assert single.communication_ratio == 0 and single.by_rank == []
+
+
+def test_collectives_over_shared_memory_are_communication() -> None:
+    """vLLM's own operators, on the thread of the step: as recorded from its CPU build with two ranks."""
+    step = (0, 100 * MS, "execute_context_0(0)_generation_4(4)")
+    operators = [
+        (0, 30 * MS, "_C::onednn_mm"),
+        (30 * MS, 50 * MS, "_C::shm_allreduce"),
+        (50 * MS, 55 * MS, "_C::shm_all_gather"),
+    ]
+    (found,) = find_steps(make_timeline(ranges=[step], operators=operators))
+    assert found.families == {"matrix": pytest.approx(0.030), "communication": pytest.approx(0.025)}

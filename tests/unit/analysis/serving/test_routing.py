@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from llm_perf_opt.analysis.serving.routing import describe_routing
-from llm_perf_opt.captures.serving.engines import OWN_ROUTING, read_routing
+from llm_perf_opt.captures.serving import OWN_ROUTING
+from llm_perf_opt.captures.serving.engines import read_routing
 from llm_perf_opt.captures.serving.records import Int64
 from llm_perf_opt.summary.serving import Routing
 

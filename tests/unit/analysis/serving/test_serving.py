@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 from pathlib import Path
@@ -10,12 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from llm_perf_opt.analysis.roofline.demand import demand, own_point
 from llm_perf_opt.analysis.serving.findings import find_serving
 from llm_perf_opt.analysis.serving.latency import describe_latency, find_knee, parse_slo, quantile_ranks
-from llm_perf_opt.analysis.serving.section import Analysed, analyse_serving
+from llm_perf_opt.analysis.serving.section import Analysed, add_step_floors, analyse_serving
 from llm_perf_opt.captures.serving.reader import read_serving
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.summary.serving import PART_NAMES, LatencyStat, LoadPoint
+from llm_perf_opt.hardware.catalogue import load_catalogue
+from llm_perf_opt.summary.serving import PART_NAMES, LatencyStat, LoadPoint, Speculation, StepGroup
+from tests.unit.analysis.roofline.test_what_if import decoder
 from tests.unit.serving_records import Plan, Simulated, simulate, write_lines
 
 CAUSES = {
@@ -83,6 +87,11 @@ def planted(cause: str, seed: int) -> Plan:
     return plan
 
 
+@functools.cache
+def simulated_of(cause: str, seed: int) -> Simulated:
+    return simulate(planted(cause, seed))
+
+
 def analysed(simulated: Simulated, folder: Path, steps: str = "vllm") -> Analysed:
     lines = {
         "vllm": simulated.vllm_steps,
@@ -98,7 +107,7 @@ def analysed(simulated: Simulated, folder: Path, steps: str = "vllm") -> Analyse
 def test_parts_and_cause_of_planted_records(cause: str, tmp_path: Path) -> None:
     named = 0
     for seed in range(SEEDS):
-        simulated = simulate(planted(cause, seed))
+        simulated = simulated_of(cause, seed)
         found = analysed(simulated, tmp_path)
         assert found.parts is not None and found.serving.coverage_ratio == 1.0
         for truth, ours in (
@@ -127,7 +136,7 @@ def test_parts_and_cause_of_planted_records(cause: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("cause", ["batch", "prefill", "host", "stalls"])
 def test_other_step_records_name_the_same_cause(cause: str, steps: str, tmp_path: Path) -> None:
     for seed in range(2):
-        simulated = simulate(planted(cause, seed))
+        simulated = simulated_of(cause, seed)
         found = analysed(simulated, tmp_path, steps)
         assert found.serving.coverage_ratio == 1.0
         findings = find_serving(found)
@@ -140,6 +149,12 @@ def test_other_step_records_name_the_same_cause(cause: str, steps: str, tmp_path
         assert total == pytest.approx(point.ttft_s.mean, rel=1e-6)
 
 
+@pytest.mark.parametrize(("requests", "confidence"), [(150, "high"), (12, "medium"), (3, "low")])
+def test_few_requests_are_never_of_high_confidence(requests: int, confidence: str, tmp_path: Path) -> None:
+    plan = dataclasses.replace(planted("host", 1), requests=requests)
+    assert [one.confidence for one in find_serving(analysed(simulate(plan), tmp_path))] == [confidence]
+
+
 def test_small_batches_need_a_step_time_that_hardly_grows_with_the_batch(tmp_path: Path) -> None:
     """The same waves, but a step costs by request: a larger batch would gain nothing, so it is a queue."""
     plan = dataclasses.replace(planted("waves", 1), step_s=0.004, decode_request_s=4e-3)
@@ -147,7 +162,7 @@ def test_small_batches_need_a_step_time_that_hardly_grows_with_the_batch(tmp_pat
 
 
 def test_gain_of_larger_batches_is_bounded_by_the_queue(tmp_path: Path) -> None:
-    found = analysed(simulate(planted("waves", 1)), tmp_path)
+    found = analysed(simulated_of("waves", 1), tmp_path)
     (finding,) = find_serving(found)
     parts = found.serving.load[0].ttft_parts_s
     assert parts is not None and parts.queue is not None and finding.gain_upper_s is not None
@@ -157,7 +172,7 @@ def test_gain_of_larger_batches_is_bounded_by_the_queue(tmp_path: Path) -> None:
 
 def test_steps_of_a_log_with_the_time_of_each_line_are_placed(tmp_path: Path) -> None:
     """The fallback without the plug-in: the same cause, and parts that sum to the TTFT."""
-    simulated = simulate(planted("prefill", 1))
+    simulated = simulated_of("prefill", 1)
     requests = write_lines(tmp_path / "requests.jsonl", simulated.own_requests())
     lines = []
     for step in simulated.vllm_steps():
@@ -241,7 +256,7 @@ def test_shared_step_is_never_charged_in_full(tmp_path: Path) -> None:
 
 
 def test_slowest_request_names_who_delayed_it(tmp_path: Path) -> None:
-    found = analysed(simulate(planted("prefill", 1)), tmp_path)
+    found = analysed(simulated_of("prefill", 1), tmp_path)
     slow = found.serving.slowest[0]
     assert slow.ttft_s == pytest.approx(float(np.nanmax(found.ttft_s)))
     assert any("prompt" in cause or "queue" in cause for cause in slow.delayed_by)
@@ -377,3 +392,78 @@ def test_a_chat_template_that_lengthens_prompts_is_named(
         own = found.serving.load[0].ttft_parts_s
         assert own is not None and own.own_prefill is not None
         assert findings["serving-template"].gain_upper_s == pytest.approx(own.own_prefill * 240 / 300)
+
+
+# The roofline of steps.
+
+
+def test_batch_and_context_of_steps_are_those_simulated(tmp_path: Path) -> None:
+    simulated = simulate(planted("healthy", 1))
+    found = analysed(simulated, tmp_path)
+    (point,) = found.serving.load
+    jobs = {job.number: job for job in simulated.jobs}
+    decoding: dict[int, list[tuple[int, float]]] = {}
+    for step in simulated.steps:
+        if step.decode and not step.prefill:
+            made = [sum(end < step.end - 1e-9 for end in jobs[one].made) for one in step.decode]
+            cached = [jobs[one].prompt + count - 1 for one, count in zip(step.decode, made, strict=True)]
+            decoding.setdefault(int(math.log2(len(step.decode))), []).append((len(step.decode), sum(cached)))
+    groups = {group.batch: group for group in point.steps if group.kind == "decode"}
+    assert {1 << bucket for bucket in decoding} == {*groups}
+    for bucket, steps in decoding.items():
+        group, requests = groups[1 << bucket], sum(count for count, _ in steps)
+        assert group.decoding == pytest.approx(requests / len(steps)) and group.prompts == 0
+        assert group.context_tokens == pytest.approx(sum(held for _, held in steps) / requests, abs=2)
+    prefill = [group for group in point.steps if group.kind != "decode"]
+    tokens = sum((group.prompt_tokens or 0) * group.count for group in prefill)
+    assert tokens == pytest.approx(sum(job.prompt for job in simulated.jobs))
+
+
+def test_the_floor_of_a_step_is_that_of_its_batch_and_context(tmp_path: Path) -> None:
+    found = analysed(simulate(planted("batch", 1)), tmp_path)
+    serving, static = found.serving, decoder()
+    hardware = load_catalogue().named("NVIDIA H100 SXM5 80GB").to_hardware()
+    add_step_floors(serving, static, hardware, "bfloat16")
+    assert all(group.floor_s is None for group in serving.load[0].steps)  # another model may have run
+    serving.has_counted_model = True
+    add_step_floors(serving, static, hardware, "bfloat16")
+    own, peak, bandwidth = (
+        own_point(static, "bfloat16"),
+        hardware.peak_flops_per_s["bfloat16"].dense,
+        hardware.bandwidth_bytes_per_s,
+    )
+    assert own is not None and bandwidth is not None and serving.steps is not None
+    for group in (*serving.load[0].steps, *serving.steps.groups):
+        assert group.floor_s is not None and group.floor_distance_ratio is not None
+        mean = group.total_s / group.count
+        assert group.floor_distance_ratio == pytest.approx(mean / group.floor_s)
+        if group.kind == "decode":
+            point = dataclasses.replace(
+                own,
+                batch_size=math.floor(group.decoding or 0),
+                context_tokens=math.floor(group.context_tokens or 0),
+            )
+            flops, moved = demand(static, point).step or (0.0, 0.0)
+            assert group.floor_s == pytest.approx(max(flops / peak, moved / bandwidth))
+    floors = {
+        kind: max(group.floor_s or 0.0 for group in serving.load[0].steps if group.kind == kind)
+        for kind in ("decode", "mixed")
+    }
+    assert floors["mixed"] > floors["decode"]  # the same batch, and prompts
+
+
+@pytest.mark.parametrize("change", ["no limits", "no contexts", "speculation"])
+def test_a_floor_that_cannot_be_known_is_not_given(change: str, tmp_path: Path) -> None:
+    found = analysed(simulate(planted("healthy", 1)), tmp_path)
+    serving, hardware = found.serving, load_catalogue().named("NVIDIA H100 SXM5 80GB").to_hardware()
+    serving.has_counted_model = True
+    groups: list[StepGroup] = serving.load[0].steps
+    if change == "no limits":
+        hardware.bandwidth_bytes_per_s = None
+    elif change == "no contexts":
+        for group in groups:
+            group.context_tokens = None
+    else:
+        serving.speculation = Speculation("steps", 1, 1, 1, 2.0)
+    add_step_floors(serving, decoder(), hardware, "bfloat16")
+    assert all(group.floor_s is None for group in groups if group.decoding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from pathlib import Path
@@ -26,6 +27,12 @@ PUBLISHED = Conventions(causal="full", head_positions="all", rotary="per_layer")
 
 def adapter_of(mode: ImageMode) -> DeepseekOcrAdapter:
     return DeepseekOcrAdapter(ModelConfig(name="DeepSeek-OCR"), InferConfig(mode=mode, max_tiles=40))
+
+
+@functools.cache
+def counter_of(mode: ImageMode) -> StaticCounter:
+    """Return the counter of a mode; one serves any number of shapes."""
+    return StaticCounter(adapter_of(mode), torch.bfloat16)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +106,7 @@ def language(queries: int, keys: int) -> int:
 def test_closed_forms_of_all_modes(
     mode: str, grid: tuple[int, int] | None, views: dict[int, int], image_tokens: int
 ) -> None:
-    counter = StaticCounter(adapter_of(ImageMode(mode)), torch.bfloat16)
+    counter = counter_of(ImageMode(mode))
     shapes = shapes_of(counter.adapter, grid, 12, 1)
     assert shapes.image_tokens == image_tokens
     static = counter.document(shapes).static
@@ -116,7 +123,7 @@ def test_closed_forms_of_all_modes(
 
 @pytest.fixture(scope="module")
 def document() -> StaticDocument:
-    counter = StaticCounter(adapter_of(ImageMode.base), torch.bfloat16)
+    counter = counter_of(ImageMode.base)
     shapes = dataclasses.replace(counter.adapter.default_shapes(), context_tokens=1000)
     return counter.document(shapes)
 
@@ -150,7 +157,7 @@ def test_bytes_of_a_decode_step(document: StaticDocument) -> None:
 
 @pytest.mark.parametrize(("batch", "gigabytes"), [(8, 3.33), (32, 5.33), (100, 5.54)])
 def test_weights_read_grow_with_the_experts_a_batch_meets(batch: int, gigabytes: float) -> None:
-    counter = StaticCounter(adapter_of(ImageMode.tiny), torch.bfloat16)
+    counter = counter_of(ImageMode.tiny)
     shapes = PhaseShapes(
         batch, 85, 73, 100, counter.adapter.default_shapes().vision | {"grids": [None] * batch}
     )

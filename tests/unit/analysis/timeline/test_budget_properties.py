@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.intervals import intersect, union
@@ -60,7 +60,6 @@ def timelines(draw: st.DrawFn) -> Timeline:
     )  # fmt: skip
 
 
-@settings(max_examples=120)
 @given(timelines())
 def test_parts_of_every_device_sum_to_its_window(timeline: Timeline) -> None:
     attribution = attribute(timeline)
@@ -80,7 +79,6 @@ def test_parts_of_every_device_sum_to_its_window(timeline: Timeline) -> None:
             assert working - waited == busy.length_within(window)
 
 
-@settings(max_examples=100)
 @given(timelines())
 def test_idle_parts_never_overlap_one_another_or_the_work(timeline: Timeline) -> None:
     for activity in device_activities(timeline):
@@ -91,7 +89,6 @@ def test_idle_parts_never_overlap_one_another_or_the_work(timeline: Timeline) ->
         assert intersect(queue, held) == held
 
 
-@settings(max_examples=120)
 @given(timelines())
 def test_the_mean_of_all_devices_sums_to_its_span_and_no_share_is_above_one(timeline: Timeline) -> None:
     facts = summarise_timeline(timeline)

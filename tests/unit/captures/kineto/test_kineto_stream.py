@@ -40,7 +40,6 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     events=EVENTS,
     layout=st.sampled_from(sorted(LAYOUTS)),
@@ -68,7 +67,7 @@ def test_pieces_join_to_the_whole(
         assert stream.metadata == {"head": tail, "tail": tail}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(events=st.lists(NESTED, min_size=1, max_size=5), layout=st.sampled_from([None, 1, "\t"]))
 def test_the_outline_finds_the_end_and_the_last_comma(events: list[Any], layout: Any) -> None:
     text = json.dumps(events, indent=layout, ensure_ascii=False).encode("utf-8", errors="surrogatepass")

@@ -292,7 +292,7 @@ TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max
 NUMBER = st.floats(min_value=0, max_value=1e12, allow_nan=False)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kernels=st.lists(TEXT.filter(lambda name: name.strip() == name), min_size=1, max_size=4, unique=True),
     values=st.lists(NUMBER, min_size=1, max_size=6),
@@ -321,7 +321,7 @@ def test_any_kernel_name_and_number_reads_back(
                 assert launch.metrics[name].value == pytest.approx(float(f"{value:.2f}") * unit[1])
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(noise=st.binary(max_size=400), at=st.integers(0, 1000))
 def test_damaged_files_are_read_or_refused_never_worse(tmp_path: Path, noise: bytes, at: int) -> None:
     good = as_csv([LONG, metric(SOL, "Duration", "us", "6.75"), rule("SOLBottleneck", "text")]).encode()

@@ -468,7 +468,8 @@ VLLM_START = """
 
 
 def test_the_start_of_a_vllm_server_is_split_by_its_log() -> None:
-    from llm_perf_opt.captures.serving.engines import INITIALISES, read_cold_start
+    from llm_perf_opt.captures.serving import INITIALISES
+    from llm_perf_opt.captures.serving.engines import read_cold_start
 
     start = read_cold_start(VLLM_START, 45.0, 15.0)
     assert (start.imports_s, start.weights_s, start.compilation_s, start.graph_capture_s) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,15 @@ import pytest
 from llm_perf_opt.analysis.roofline.expected_times import Band, Part
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator, Silicon
 from llm_perf_opt.hardware.silicon.installation import KNOWN_VERSIONS, PACKAGE
-from llm_perf_opt.hardware.silicon.timing import content, find_spread, kind_of, spread_of
+from llm_perf_opt.hardware.silicon.timing import (
+    Region,
+    Spread,
+    content,
+    find_spread,
+    kind_of,
+    select_spread,
+    spread_of,
+)
 from tests.unit.hardware.silicon.tables import H100, gemm_grid, installation, write_table
 
 OPERATORS: list[Operator] = [
@@ -35,17 +44,49 @@ def test_every_region_is_a_range_and_regions_cover_every_size() -> None:
     for how, kinds in content()["errors"].items():
         for kind, systems in kinds.items():
             assert "all" in systems, (how, kind)
-            every = [up_to for up_to, *_ in systems["all"]]
-            assert every[-1] is None and None not in every[:-1] and every[:-1] == sorted(every[:-1])
+            sizes = list(dict.fromkeys(up_to for up_to, *_ in systems["all"]))
+            assert sizes[-1] is None and None not in sizes[:-1] and sizes[:-1] == sorted(sizes[:-1])
             for system, regions in systems.items():
-                assert [up_to for up_to, *_ in regions] == every, (how, kind, system)
-                for _, low, middle, high, shapes, *typical_us in regions:
-                    if low is None:
-                        assert middle is high is None
-                        continue
-                    assert 0 < low <= middle <= high and shapes >= 20
-                    assert how == "roofline" or low <= 1 <= high, "an answer lies in its own range"
-                    assert len(typical_us) == (how == "roofline")
+                assert list(dict.fromkeys(up_to for up_to, *_ in regions)) == sizes, (how, kind, system)
+                if how == "roofline":
+                    for _, low, middle, high, shapes, *typical_us in regions:
+                        assert low is None or (0 < low <= middle <= high and shapes >= 40 and typical_us)
+                    continue
+                for size in sizes:
+                    _check_distances([region[1:] for region in regions if region[0] == size])
+
+
+def _check_distances(by_distance: list[list[float | None]]) -> None:
+    """An answer lies in its own range, and a larger distance never has a narrower one."""
+    if by_distance[0][0] is None:
+        assert by_distance == [[None, None, None]], "nothing was measured at this size"
+        return
+    distances = [octaves for octaves, *_ in by_distance if octaves is not None]
+    assert len(distances) == len(by_distance) and distances == sorted(set(distances))
+    known = [(low, high) for _, low, high in by_distance if low is not None and high is not None]
+    assert all(0 < low <= 1 <= high for low, high in known)
+    lows, highs = [low for low, _ in known], [high for _, high in known]
+    assert lows == sorted(lows, reverse=True) and highs == sorted(highs)
+
+
+def test_a_range_widens_with_the_distance_and_ends_where_none_was_measured() -> None:
+    near = find_spread("gemm bfloat16", 8, "interpolated", "h100_sxm", 0.1)
+    far = find_spread("gemm bfloat16", 8, "interpolated", "h100_sxm", 2.0)
+    assert near is not None and far is not None
+    assert far.low_ratio < near.low_ratio and near.high_ratio <= far.high_ratio
+    assert find_spread("gemm bfloat16", 8, "interpolated", "h100_sxm", 5.0) is None
+
+
+def test_a_distance_without_shapes_takes_the_next_larger_one() -> None:
+    regions = [
+        Region(16, Spread(0.9, 1.1), 0.0, 0.6),
+        Region(16, Spread(0.8, 1.3), 0.0, 1.2),
+        Region(64, None),
+    ]
+    assert select_spread(regions, 4, 0.1) == Spread(0.9, 1.1) == select_spread(regions, 16, 0.6)
+    assert select_spread(regions, 16, 0.7) == Spread(0.8, 1.3)
+    assert select_spread(regions, 16, 1.3) is None, "farther than any that was asked for"
+    assert select_spread(regions, 17, 0.1) is None and select_spread(regions, 65, 0.1) is None
 
 
 def test_a_region_that_was_not_measured_borrows_no_other() -> None:
@@ -77,7 +118,7 @@ def test_an_answer_carries_the_error_of_its_region(tmp_path: Path) -> None:
     write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", gemm_grid())
     tables = Silicon(place)
     between, exact = tables.time(Gemm(3, 64, 64), H100), tables.time(Gemm(4, 64, 64), H100)
-    spread = find_spread("gemm bfloat16", 3, "interpolated", "h100_sxm")
+    spread = find_spread("gemm bfloat16", 3, "interpolated", "h100_sxm", math.log2(4 / 3))
     assert between is not None and exact is not None and spread is not None
     assert between.low_s == pytest.approx(between.seconds * spread.low_ratio)
     assert between.high_s == pytest.approx(between.seconds * spread.high_ratio)

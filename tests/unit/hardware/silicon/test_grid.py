@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -72,8 +73,31 @@ def test_of_several_times_of_one_shape_the_shortest_is_kept_with_its_kernel() ->
 
 def test_a_left_out_value_is_interpolated_from_its_neighbours() -> None:
     grid = grid_of({(1,): 1.0, (2,): 7.0, (4,): 4.0})
-    left = grid.without(0, 2).at((2,))
+    left = grid.at((2,), {0: 0.0})
     assert left is not None and left.how == "interpolated" and left.seconds == pytest.approx(2.0)
+    assert left.distance_octaves == pytest.approx(1.0)
+
+
+def test_neighbours_of_a_shape_are_left_out_up_to_a_distance() -> None:
+    grid = grid_of({(8,): 1.0, (16,): 9.0, (17,): 9.0, (32,): 4.0, (33,): 4.0})
+    near, far = grid.at((16,), {0: 0.0}), grid.at((16,), {0: 0.5})
+    assert near is not None and near.distance_octaves == pytest.approx(math.log2(17 / 16))
+    assert far is not None and far.distance_octaves == pytest.approx(1.0)
+    assert far.seconds == pytest.approx(2.0)  # between 8 and 32
+    assert grid.at((16,), {0: 1.0}) is None, "8 is left out too, and nothing lies below"
+
+
+def test_the_distance_adds_up_over_the_axes_and_a_measured_shape_has_none() -> None:
+    grid = grid_of({(m, n): float(m * n) for m in (1, 4) for n in (1, 4)})
+    between, exact = grid.at((2, 2)), grid.at((4, 1))
+    assert between is not None and between.distance_octaves == pytest.approx(2.0)
+    assert exact is not None and exact.distance_octaves == 0.0
+
+
+def test_a_grid_can_be_cut_at_both_ends() -> None:
+    grid = grid_of({(1,): 1.0, (2,): 2.0, (4,): 4.0, (8,): 8.0})
+    inner = grid.within(0, 2, 4)
+    assert inner.points().tolist() == [[2], [4]] and inner.at((8,)) is None
 
 
 def test_shapes_that_span_no_grid_are_refused() -> None:

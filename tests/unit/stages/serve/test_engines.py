@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llm_perf_opt.captures.serving.engines import OWN_STEPS
+from llm_perf_opt.captures.serving import OWN_STEPS
 from llm_perf_opt.captures.serving.reader import read_serving
 from llm_perf_opt.stages.serve import transformers_steps
 from llm_perf_opt.stages.serve.config import EngineName, ServeConfig
