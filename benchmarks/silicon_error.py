@@ -215,8 +215,8 @@ class Constants:
     def describe(self) -> str:
         """One sentence."""
         return (
-            f"Products in bfloat16 of more than {LONG_S * 1e6:.0f} µs reach {self.compute_share:.2f} of the peak where computing bounds "
-            f"them and {self.memory_share:.2f} of the bandwidth where moving their operands does (medians); the smallest hundredth "
+            f"Matrix products in bfloat16 of more than {LONG_S * 1e6:.0f} µs reach {self.compute_share:.2f} of the peak where they are "
+            f"compute-bound and {self.memory_share:.2f} of the bandwidth where they are memory-bound (medians); the smallest hundredth "
             f"of a table's products takes {self.kernel_s * 1e6:.1f} µs (median over the tables)."
         )
 

@@ -92,7 +92,7 @@ _MANY = 1_000_000
 _MOST_TOKENS = 10_000_000
 _MOST_SIDE = 1 << 15
 _MOST_THREADS = 4096
-_MOST_GUESSES = 64
+_MOST_DRAFT_TOKENS = 64
 _SIDE = f"a positive multiple of 64, at most {_MOST_SIDE}"
 _LARGEST_SEED = 2**63 - 1
 _MOST_TIMEOUT_S = 30 * 86_400.0
@@ -120,8 +120,8 @@ RANGES: tuple[RangeRule, ...] = (
     _between("infer.max_tiles", 2, _MANY),
     _between("infer.pad_to_multiple", 1, _MOST_TOKENS),
     _between("infer.warmup_rounds", 0, _MANY),
-    _between("infer.prompt_lookup_tokens", 0, _MOST_GUESSES),
-    _between("infer.draft_tokens", 0, _MOST_GUESSES),
+    _between("infer.prompt_lookup_tokens", 0, _MOST_DRAFT_TOKENS),
+    _between("infer.draft_tokens", 0, _MOST_DRAFT_TOKENS),
     RangeRule("infer.base_size", lambda v: 0 < v <= _MOST_SIDE and v % 64 == 0, _SIDE),
     RangeRule("infer.image_size", lambda v: 0 < v <= _MOST_SIDE and v % 64 == 0, _SIDE),
     _between("dataset.sampling.num_epochs", 1, _MANY),
@@ -227,7 +227,7 @@ def _check_model(config: AppConfig) -> None:
         )
     check_static_cache(model)
     _check_compiling(model)
-    _check_guessing(config)
+    _check_speculation(config)
     for wrong in wrong_dimensions(model.arch, "model.arch."):
         raise ConfigError(
             f"{wrong.key}={wrong.value} is not a model dimension",
@@ -255,7 +255,7 @@ def _check_compiling(model: ModelConfig) -> None:
         )
 
 
-def _check_guessing(config: AppConfig) -> None:
+def _check_speculation(config: AppConfig) -> None:
     """Refuse speculative decoding where a cache cannot be cut back, or sequences would advance by different numbers of tokens."""
     model, infer = config.model, config.infer
     keys = [key for key in ("prompt_lookup_tokens", "draft_tokens") if getattr(infer, key)]
@@ -264,7 +264,7 @@ def _check_guessing(config: AppConfig) -> None:
     key = f"infer.{keys[0]}"
     if len(keys) > 1:
         raise ConfigError(
-            "infer.prompt_lookup_tokens and infer.draft_tokens both guess the next tokens",
+            "infer.prompt_lookup_tokens and infer.draft_tokens both draft the next tokens",
             hint="set one to 0",
             key=key,
         )

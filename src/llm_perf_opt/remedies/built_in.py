@@ -68,7 +68,7 @@ BUILT_IN: list[Remedy] = [
         answers=("module-gap:decode", *_LAUNCHING, "dispatch:decode"),
         effect="rounding",
         cost="passes with rejected tokens take longer; helps outputs that repeat their prompt or themselves, one request at a time",
-        why_not=conditions.no_guesses,
+        why_not=conditions.no_speculation,
         phases=("decode",),
     ),
     Remedy(

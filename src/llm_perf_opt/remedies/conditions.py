@@ -39,8 +39,8 @@ _HUB_KERNELS = (
 """Attention kernels of the Hub; offered where the package ``kernels`` is installed and the kernel is downloaded already."""
 _SDPA = ("flash", "cudnn", "efficient", "math")
 _SDPA_CPU = ("flash", "math")
-_GUESSES = (4, 8)
-"""Tokens guessed at a time: transformers' default is ten for prompt lookup; fewer cost less where guesses are wrong."""
+_DRAFT_TOKENS = (4, 8)
+"""Draft tokens per pass: transformers uses ten for prompt lookup; fewer cost less where drafts are rejected."""
 _ATTENTION_CPU: tuple[str, ...] = ("sdpa", "eager")
 _EXPERTS = ("grouped_mm", "batched_mm", "eager")
 _BATCHES = (2, 4, 8, 16, 32)
@@ -91,12 +91,12 @@ def sdpa_backends(situation: Situation) -> Options:
 
 def prompt_lookup(situation: Situation) -> Options:
     """A few tokens at a time, or more."""
-    return [[f"infer.prompt_lookup_tokens={count}"] for count in _GUESSES]
+    return [[f"infer.prompt_lookup_tokens={count}"] for count in _DRAFT_TOKENS]
 
 
 def draft_tokens(situation: Situation) -> Options:
     """The same for a draft model."""
-    return [[f"infer.draft_tokens={count}"] for count in _GUESSES]
+    return [[f"infer.draft_tokens={count}"] for count in _DRAFT_TOKENS]
 
 
 def bindings(situation: Situation) -> Options:
@@ -500,7 +500,7 @@ def no_sdpa_choice(situation: Situation) -> str | None:
     return None if chosen in (None, "sdpa") else f"model.attn_implementation={chosen} does not use it"
 
 
-def no_guesses(situation: Situation) -> str | None:
+def no_speculation(situation: Situation) -> str | None:
     """For prompt lookup: one sequence, a cache that can be cut back, nothing of fixed shape."""
     infer, model = situation.config.infer, situation.config.model
     if infer.prompt_lookup_tokens or infer.draft_tokens:
@@ -522,7 +522,7 @@ def no_draft_model(situation: Situation) -> str | None:
         return "no smaller model is named; give model.draft_path=CHECKPOINT, a model with the same vocabulary"
     if tuple(_phases(situation)) != ("prefill", "decode"):
         return "a draft model reads text only"
-    return no_guesses(situation)
+    return no_speculation(situation)
 
 
 def no_bindings(situation: Situation) -> str | None:

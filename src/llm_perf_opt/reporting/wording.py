@@ -110,7 +110,7 @@ PHASES = {
     "prefill": "reading the request",
     "mixed": "reading requests and writing answers in the same step",
     "draft": "guessing the next words with a smaller model",
-    "verify": "checking guessed words",
+    "verify": "verifying draft tokens",
     "decode": "writing the answer",
     "all": "the recording as a whole",
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("llm_perf_opt")
 _OnResult = Callable[[SampleResult], None]
-_GUESSES = "speculative decoding:"
+_SPECULATION = "speculative decoding:"
 
 
 def run_workload(
@@ -206,9 +206,9 @@ class _Run:
 
     def _note_guesses(self, done: PassResult) -> None:
         self._passes, self._guided = self._passes + done.decode_passes, self._guided + done.new_tokens - 1
-        self.result.notes = [note for note in self.result.notes if not note.startswith(_GUESSES)]
+        self.result.notes = [note for note in self.result.notes if not note.startswith(_SPECULATION)]
         self._note(
-            f"{_GUESSES} {self._passes} forward passes gave {self._guided} tokens after the first; floors and FLOPs of decode "
+            f"{_SPECULATION} {self._passes} forward passes gave {self._guided} tokens after the first; floors and FLOPs of decode "
             "count one pass per token"
         )
 

@@ -593,17 +593,17 @@ class Engine:
         import torch
 
         step = sequence.count - 1
-        guessed = proposer.propose(sequence.whole(), min(proposer.most, limit - sequence.count - 1))
+        drafted = proposer.propose(sequence.whole(), min(proposer.most, limit - sequence.count - 1))
         fed = (
-            torch.cat([sequence.last, sequence.last.new_tensor([guessed])], dim=1)
-            if guessed
+            torch.cat([sequence.last, sequence.last.new_tensor([drafted])], dim=1)
+            if drafted
             else sequence.last
         )
         logits = self.adapter.decode_several(self.model, batch, fed, step, cache)
-        for place in range(len(guessed) + 1):
+        for place in range(len(drafted) + 1):
             sequence.choose(logits[:, place])
-            if sequence.stopped or place == len(guessed) or int(sequence.last) != guessed[place]:
-                self.adapter.crop_cache(cache, len(guessed) - place)
+            if sequence.stopped or place == len(drafted) or int(sequence.last) != drafted[place]:
+                self.adapter.crop_cache(cache, len(drafted) - place)
                 return
 
 

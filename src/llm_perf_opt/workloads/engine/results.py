@@ -59,7 +59,7 @@ class PassResult:
     new_tokens: int
     """Tokens generated for the longest sequence."""
     decode_passes: int = 0
-    """Forward passes of decode: ``new_tokens - 1``, fewer where guessed tokens were accepted."""
+    """Forward passes of decode: ``new_tokens - 1``, fewer where draft tokens were accepted."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""Tokens guessed ahead of the model, which one forward pass then checks: prompt lookup and a draft model.
+"""Draft tokens that one forward pass of the model verifies: prompt lookup and a draft model.
 
-A guess is accepted only where it is the token that the model chooses itself, so greedy answers stay the same up to rounding. A
-good guess saves forward passes; a bad one makes a pass a little longer.
+A draft token is accepted only if the model itself would choose it, so greedy answers stay the same up to rounding. An
+accepted draft saves forward passes; a rejected one makes a pass slightly longer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LONGEST_MATCH = 3
 
 
 class Proposer(ABC):
-    """Guesses the next tokens of one sequence."""
+    """Drafts the next tokens of one sequence."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        """Tokens guessed for one pass."""
+        """Draft tokens of one pass."""
 
     def begin(self) -> None:
         """Forget the sequence before."""
@@ -83,7 +83,7 @@ class DraftModel(Proposer):
         kept = min(kept, len(tokens) - 1)  # the last token is read again: its logits are needed
         self._adapter.crop_cache(self._state, len(self._read) - kept)
         self._read = list(tokens[:kept])
-        guessed: list[int] = []
+        drafted: list[int] = []
         fed = list(tokens[kept:])
         for _ in range(count):
             places = torch.arange(len(self._read), len(self._read) + len(fed), device=self._device)
@@ -97,8 +97,8 @@ class DraftModel(Proposer):
             ).logits
             self._read += fed
             fed = [int(logits[0, -1].argmax())]
-            guessed += fed
-        return guessed
+            drafted += fed
+        return drafted
 
 
 def make_proposer(

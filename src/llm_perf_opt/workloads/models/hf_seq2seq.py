@@ -206,7 +206,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
     def decode_several(
         self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
     ) -> torch.Tensor:
-        """Reject guessed tokens: the cache of both attentions is not cut back here."""
+        """Refuse speculative decoding: the caches of both attentions cannot be cropped here."""
         return ModelAdapter.decode_several(self, model, batch, tokens, step, cache)
 
     def compile_prefill(self, model: torch.nn.Module) -> None:

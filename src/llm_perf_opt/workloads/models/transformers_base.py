@@ -375,7 +375,7 @@ class TransformersAdapter(ModelAdapter):
     def decode_several(
         self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
     ) -> torch.Tensor:
-        """Run the last token and guessed ones behind it in one pass; return the logits of each."""
+        """Run the last token and the draft tokens after it in one pass; return the logits of each."""
         plan: _DecodePlan = batch.inputs["plan"]
         self.refuse_uncut_cache(cache)
         count = tokens.shape[1]
