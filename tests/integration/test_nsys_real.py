@@ -456,8 +456,10 @@ def test_a_session_list_left_by_a_killed_nsys_is_removed(tmp_path: Path) -> None
     script = Path(__file__).with_name("poisoned_nsys.py")
     done = run_probe(
         ["unshare", "--mount", sys.executable, str(script), str(old[0]), version, str(tmp_path)],
-        timeout_s=120,
+        timeout_s=180,
     )
     assert done.ok, done.text
-    assert json.loads(done.stdout.splitlines()[-1]) == {"fault": None, "attempts": 2, "reports": 1}
+    found = json.loads(done.stdout.splitlines()[-1])
+    # The attempt that the list spoilt, and one or two more: nsys may lose its helper on a busy machine.
+    assert found in ({"fault": None, "attempts": count, "reports": 1} for count in (2, 3))
     assert f"removed /dev/shm/NSys-{version}" in done.stderr

@@ -119,7 +119,8 @@ def test_both_sides_are_started_at_least_twice_and_blocks_alternate(searched: Pa
     blocks = [
         json.loads(line) for line in (searched / "experiments/001/passes.jsonl").read_text().splitlines()
     ]
-    assert {(one["side"], one["start"]) for one in blocks} == {("a", 0), ("b", 0), ("a", 1), ("b", 1)}
+    # A busy machine may need a third start of both sides.
+    assert {(one["side"], one["start"]) for one in blocks} >= {("a", 0), ("b", 0), ("a", 1), ("b", 1)}
     sides = "".join(one["side"] for one in blocks)
     assert all(sides[at : at + 4] in ("abba", "baab") for at in range(0, len(sides), 4))
 

@@ -253,19 +253,24 @@ def capture(
     on_line: Callable[[str], None] | None = None,
     on_tick: Callable[[float], None] | None = None,
 ) -> Captured:
-    """Run a capture; repeated once if nsys lost its helper, which happens on busy machines."""
-    result = _capture_once(request, scratch, log_dir, keep_streams, on_line, on_tick)
-    if result.fault is None or not result.fault.transient:
-        return result
-    if result.fault.kind == "agent":
-        version = nsys_version(request.executable).partition("-")[0]
-        removed = remove_half_made(version)
-        if removed is not None:
-            LOGGER.warning(
-                "removed %s: an nsys that was killed left it half made, and others wait for it", removed
-            )
-    again = _capture_once(request, scratch, log_dir, keep_streams, on_line, on_tick)
-    return Captured(again.process, again.reports, again.fault, attempts=2, kept_streams=again.kept_streams)
+    """Run a capture; repeated once if nsys lost its helper, which happens on busy machines.
+
+    A session list that a killed nsys left half made is removed; the attempt that it spoilt does not count.
+    """
+    attempts, allowed = 0, 2
+    while True:
+        result = _capture_once(request, scratch, log_dir, keep_streams, on_line, on_tick)
+        attempts += 1
+        if result.fault is None or not result.fault.transient or attempts == allowed:
+            return replace(result, attempts=attempts)
+        if result.fault.kind == "agent" and attempts == 1:
+            version = nsys_version(request.executable).partition("-")[0]
+            removed = remove_half_made(version)
+            if removed is not None:
+                allowed += 1
+                LOGGER.warning(
+                    "removed %s: an nsys that was killed left it half made, and others wait for it", removed
+                )
 
 
 def _capture_once(
