@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import sys
 
-# Importing and composing make a hundred thousand objects that stay: with the default thresholds a fifth of a short command
-# is spent looking for cycles among them.
-gc.set_threshold(50_000, 20, 20)
+from llm_perf_opt.core import collect_garbage_rarely
+
+collect_garbage_rarely()
 
 from llm_perf_opt.cli import main  # noqa: E402
 

@@ -340,8 +340,12 @@ _MORE_PROCESSES = 2
 
 def processes_needed(levels: Sequence[float], planned: int) -> int:
     """Return in how many processes to measure a gain, given the log ratios of those that ran: the planned number, and twice as many
-    if these differ by more than 1 %, because a few processes say little about their spread (``benchmarks/process_spread.py``)."""
-    if planned < 2 or len(levels) < planned or float(np.std(levels, ddof=1)) <= _CLOSE_PROCESSES_RATIO:
+    if the planned ones differ by more than 1 %: a few processes say little about their spread (``benchmarks/process_spread.py``)."""
+    if (
+        planned < 2
+        or len(levels) < planned
+        or float(np.std(levels[:planned], ddof=1)) <= _CLOSE_PROCESSES_RATIO
+    ):
         return planned
     return _MORE_PROCESSES * planned
 

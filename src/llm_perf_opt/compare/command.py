@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -66,10 +67,10 @@ def _compare(options: argparse.Namespace) -> int:
             options.out = reserved
         try:
             paths = _measure(plan, options.out, together=options.together)
-        except ConfigError:
-            if reserved is not None and not any(reserved.iterdir()):
-                reserved.rmdir()
-            raise
+        finally:
+            with contextlib.suppress(OSError):  # it is not empty, or gone
+                if reserved is not None:
+                    reserved.rmdir()
         names = ("A", "B")
     elif options.baseline is not None:
         from llm_perf_opt.history.baseline import find_baseline

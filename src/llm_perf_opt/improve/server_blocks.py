@@ -7,7 +7,7 @@ of one start share that. So a side is started at least twice, and a gain must al
 
 Starting a server takes much longer than a block. Where four servers fit, both starts of both sides are made at the same time,
 and the servers of A are kept for the next experiments with the same A. Only one server has requests at any time, and the others are
-paused: an idle server may use the processor (workers of vLLM look for their next step for seconds).
+paused: an idle server may use the processor (vLLM workers busy-wait after their last step).
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ _LEAST_PAIRS = 4
 _LEAST_GOOD = 0.5
 """Requests within the limits that a block without any counts as, so that a ratio exists."""
 _ANSWERS_SEED, _BLOCKS_SEED = 500_009, 1_000_003
+_MOST_PAIRS = 10_000
+"""Of one experiment: those of the next one have other seeds."""
 _PREFIX = re.compile(r"\x1b\[[0-9;]*m|^\(\w+ pid=\d+\) ?")
 _MOST_REASON = 300
 
@@ -103,6 +105,12 @@ class KeptServers:
         self._stack = contextlib.ExitStack()
         self._args: list[str] | None = None
         self._running: dict[int, _Started] = {}
+        self._experiments = 0
+
+    def begin_experiment(self) -> int:
+        """Return the number of this experiment: its prompts must differ from those that a kept server has cached."""
+        self._experiments += 1
+        return self._experiments
 
     def __enter__(self) -> KeptServers:
         return self
@@ -233,6 +241,8 @@ def run_on_servers(
         failure = error.failure
     except ToolError as error:  # of a server that was being ended
         raise_if_interrupted()
+        if _replaced_interruption(error):
+            raise KeyboardInterrupt from error
         failure = Failure(error.message)
     outcome = run.outcome()
     if failure is not None:
@@ -263,6 +273,7 @@ class _Run:
         self._answers: dict[Letter, list[dict[str, str]]] = {"a": [], "b": []}
         self._starts, self._pair = 0, 0
         self._slo = parsed_slo(load.serve)
+        self._first_seed = _BLOCKS_SEED + _MOST_PAIRS * (self._kept.begin_experiment() if self._kept else 0)
 
     # When to stop.
 
@@ -327,7 +338,7 @@ class _Run:
     def _settled_here(self, start: int) -> bool:
         """Whether more pairs of this start would change nothing; the first start is followed by another in any case."""
         if start + 1 < LEAST_STARTS:
-            return self._test.in_sight() or self._test.loss_in_sight()
+            return self._test.in_sight() or self._test.loss_in_sight() or self._test.verdict() is not None
         return self._settled()
 
     def _starts_in_turns(self) -> None:
@@ -392,7 +403,7 @@ class _Run:
                 self._start_s = max(self._start_s, self._clock() - began)
                 yield found
             except KeyboardInterrupt:
-                acknowledge_interruption()  # as above
+                acknowledge_interruption()  # the servers are being ended; do not interrupt this
                 raise
 
     def _launch(self, letter: Letter, start: int, owned: contextlib.ExitStack) -> Server:
@@ -506,7 +517,7 @@ class _Run:
             self._check(letter, server, result.records, "the warm-up")
 
     def _block(self, server: Server, letter: Letter, start: int, pair: int) -> Block:
-        level, requests = self._planned(_BLOCKS_SEED + pair)
+        level, requests = self._planned(self._first_seed + pair)
         if self.load.serve.reset_prefix_cache:
             server.resume()
             server.reset_prefix_cache()
@@ -548,6 +559,15 @@ class _Run:
                 low, high = sorted(costs.as_change(end, name) for end in (change.low, change.high))
                 outcome.intervals[name] = (low, min(high, math.e**4))
         return outcome
+
+
+def _replaced_interruption(error: BaseException) -> bool:
+    """Return whether an error was raised while an interruption (Ctrl-C) ended the servers."""
+    while error.__context__ is not None:
+        error = error.__context__
+        if isinstance(error, KeyboardInterrupt):
+            return True
+    return False
 
 
 def _other(letter: Letter) -> Letter:

@@ -151,9 +151,12 @@ def _runs(steps: Steps) -> Iterator[tuple[Int64, Bool]]:
 
 
 def _arrivals(steps: Steps) -> Int64:
-    """Return requests that arrived during each step, about: those that got their first token in the step that follows."""
+    """Return requests that arrived during each step, about: those that got their first token in the step that follows.
+
+    Records without first tokens give none: a prompt that is computed in several steps arrives only once.
+    """
     found = np.zeros(len(steps), np.int64)
-    new = np.where(steps.first_tokens >= 0, steps.first_tokens, np.maximum(steps.prefill_requests, 0))
+    new = np.maximum(steps.first_tokens, 0)
     for rows, going_on in _runs(steps):
         found[rows[:-1]] = np.where(going_on[1:], new[rows[1:]], 0)
     return found

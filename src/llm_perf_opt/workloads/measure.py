@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.config.schema import CacheKind
-from llm_perf_opt.core import layout
+from llm_perf_opt.core import collect_garbage_as_usual, layout
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
@@ -119,6 +119,7 @@ def measure(
     engine before warm-up and left after the last pass. With ``verify``, the first tokens are checked once everything is
     measured; under a profiler this is left to the parent process.
     """
+    collect_garbage_as_usual()
     dataset = load_dataset(workload.dataset)
     samples = list(dataset.samples())
     with OutputWriter(output, stage, folder, workload) as writer:

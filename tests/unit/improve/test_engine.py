@@ -17,7 +17,7 @@ import pytest
 
 from llm_perf_opt.cli import main
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.improve import engine, server_blocks
 from llm_perf_opt.improve.engine_command import _joined_try
 from llm_perf_opt.improve.measuring import Spec
@@ -269,6 +269,27 @@ def test_baseline_servers_are_kept_for_the_next_options_and_wait_paused(
         assert (refused.failure or "").startswith("the baseline's server did not start")
         assert states_of(checkpoint) == []
     assert not left_running(checkpoint.parent)
+
+
+def test_kept_servers_never_get_the_prompts_of_an_earlier_experiment(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    load = load_of(checkpoint, together=True, starts_at_once=2)
+    with KeptServers() as kept:
+        runs = [server_blocks._Run(spec([], []), tmp_path, load, time.monotonic, 0.0, kept) for _ in range(2)]
+    seeds = [{run._first_seed + pair for pair in range(1000)} for run in runs]
+    assert not seeds[0] & seeds[1]
+
+
+def test_an_interruption_is_not_lost_if_ending_a_server_fails() -> None:
+    try:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ToolError("disk full", hint="")
+    except ToolError as error:
+        assert server_blocks._replaced_interruption(error)
+    assert not server_blocks._replaced_interruption(ToolError("disk full", hint=""))
 
 
 def test_a_baseline_server_that_ended_is_started_again(checkpoint: Path, tmp_path: Path) -> None:

@@ -180,6 +180,7 @@ def test_processes_that_differ_are_doubled() -> None:
     assert processes_needed([-0.1], 3) == 3, "not all of the planned ones ran yet"
     assert processes_needed([-0.1, -0.1, -0.105], 3) == 3
     assert processes_needed([-0.1, -0.1, -0.13], 3) == 6
+    assert processes_needed([-0.05, -0.05, -0.072, -0.055, -0.056], 3) == 6, "decided by the planned ones"
     assert processes_needed([-0.1], 1) == 1
 
 

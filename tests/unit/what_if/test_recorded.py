@@ -11,7 +11,9 @@ from llm_perf_opt.what_if.recorded import RecordedTimes, _option, fit_steps
 from llm_perf_opt.what_if.simulate import Limits, Load, Step, mean, simulate
 
 
-def recorded(count: int, seed: int = 3, gap_s: float = 0.001, intake_s: float = 0.0) -> Steps:
+def recorded(
+    count: int, seed: int = 3, gap_s: float = 0.001, intake_s: float = 0.0, first_tokens: bool = True
+) -> Steps:
     """Steps of 5 ms, 0.2 ms per decoding request and 0.05 ms per prompt token, with 5 % of noise.
 
     ``intake_s``: added to the step before a prompt, during which its request arrives.
@@ -24,8 +26,9 @@ def recorded(count: int, seed: int = 3, gap_s: float = 0.001, intake_s: float = 
         took += intake_s if place % 4 == 3 else 0.0
         end += took + gap_s
         rows.add(
-            end_s=end, duration_s=took, prefill=(1 if tokens else 0, tokens), decode=(decoding, decoding)
-        )
+            end_s=end, duration_s=took, prefill=(1 if tokens else 0, tokens), decode=(decoding, decoding),
+            first_tokens=int(tokens > 0) if first_tokens else -1,
+        )  # fmt: skip
     return rows.table()
 
 
@@ -43,6 +46,10 @@ def test_work_for_requests_that_arrive_during_a_step_is_found(intake_s: float) -
     fit = fit_steps(recorded(400, intake_s=intake_s))
     assert fit.intake_s == pytest.approx(intake_s, abs=5e-4)
     assert fit.decode_s == pytest.approx(2e-4, rel=0.1)
+
+
+def test_prompts_without_a_recorded_first_token_are_no_arrivals() -> None:
+    assert fit_steps(recorded(400, intake_s=0.004, first_tokens=False)).intake_s == 0.0
 
 
 def test_only_the_chosen_steps_are_fitted() -> None:

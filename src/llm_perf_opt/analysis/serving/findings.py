@@ -139,9 +139,10 @@ def _finding(
     *,
     phase: str | None = None,
     confidence: Literal["high", "medium", "low"] = "high",
+    of_completed: bool = True,
 ) -> Finding:
     few = next((least for least, number in _FEW_REQUESTS.items() if point.completed < number), None)
-    if few is not None and (few == "low" or confidence == "high"):
+    if of_completed and few is not None and (few == "low" or confidence == "high"):
         confidence = few
         evidence = [*evidence, f"only {point.completed} completed requests"]
     return Finding(
@@ -644,6 +645,7 @@ def _failures(found: Analysed, point: Point) -> list[Finding]:
             [f"{failed} of {total} requests: {kinds}"],
             f"{failed} ÷ {total}",
             advice,
+            of_completed=False,
         )
     ]
 

@@ -230,13 +230,13 @@ def step_contexts(steps: Steps, requests: Requests | None, matches: Matches | No
         return None
     first, last = _token_steps(requests, matches)
     known = matches.matched & (requests.prompt_tokens > 0) & (last > first)
-    # A request that decodes in the steps after the one of its first token has ``prompt + step − first`` positions.
+    # A request that decodes in the steps after the one of its first token has ``prompt + step − first − 1`` cached positions.
     base, count = np.zeros(len(steps) + 1), np.zeros(len(steps) + 1)
     for values, into in ((requests.prompt_tokens - first, base), (np.ones(len(first)), count)):
         np.add.at(into, first[known] + 1, values[known])
         np.subtract.at(into, np.minimum(last[known] + 1, len(steps)), values[known])
     running = np.cumsum(count)[:-1]
-    total = np.cumsum(base)[:-1] + running * np.arange(len(steps))
+    total = np.cumsum(base)[:-1] + running * (np.arange(len(steps)) - 1)
     # Steps of which not every request was matched.
     return np.where(running == steps.decode_requests, np.maximum(total, 0.0), 0.0)
 

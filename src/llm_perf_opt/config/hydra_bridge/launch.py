@@ -29,6 +29,7 @@ from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from hydra.version import setbase
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.config.hydra_bridge.compose import (
     VERSION_BASE,
@@ -166,7 +167,7 @@ class Engine:
             return
         try:
             socket.create_connection((head["host"].strip("[]"), int(head["port"])), _CONNECT_S).close()
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             raise ToolError(
                 f"no Ray cluster answers at {self.address}: {error}",
                 hint="start it (ray start --head), or correct hydra.launcher.ray.init.address",
@@ -198,7 +199,10 @@ def engine_of(raw: RawConfig) -> Engine:
     launcher = str(OmegaConf.select(raw, "hydra.launcher._target_")).rpartition(".")[2]
     sweeper = str(OmegaConf.select(raw, "hydra.sweeper._target_")).rpartition(".")[2]
     batch = OmegaConf.select(raw, "hydra.sweeper.max_batch_size", default=None)
-    address = OmegaConf.select(raw, "hydra.launcher.ray.init.address", default=None)
+    try:
+        address = OmegaConf.select(raw, "hydra.launcher.ray.init.address", default=None)
+    except OmegaConfBaseException as error:
+        raise explain(error) from error
     return Engine(
         _LAUNCHERS.get(launcher, launcher),
         sweeper in _CHOOSING,

@@ -159,7 +159,8 @@ def find_spread(
 ) -> Spread | None:
     """Return the spread for the region of a size and distance; for a system without one, that of all systems.
 
-    A distance without one takes that of the next larger distance. Other sizes and smaller distances are never used.
+    A distance that was not measured takes the region of the next larger one. A region whose errors give no usable range gives
+    ``None``. Other sizes and smaller distances are never used.
     """
     rows = _rows()
     for name in dict.fromkeys((system, EVERY_SYSTEM)):

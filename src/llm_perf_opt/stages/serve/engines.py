@@ -29,6 +29,8 @@ STEPS_VARIABLE = "LLM_PERF_OPT_VLLM_STEPS"
 
 
 _CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+_ANY_SIZE = 1 << 50
+"""Larger than any memory: two such servers never fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Engine(ABC):
 
     @property
     def cache_bytes(self) -> int:
-        """Return about how large the KV cache is on a CPU."""
+        """Return the approximate size of the KV cache on a CPU."""
         return 1 << 30
 
     def request_fields(self) -> dict[str, Any]:
@@ -137,12 +139,18 @@ class Engine(ABC):
         return {}
 
 
-_ALIASES = {"-tp": "--tensor-parallel-size", "-dp": "--data-parallel-size", "-pp": "--pipeline-parallel-size"}
+_ALIASES = {
+    "-tp": "--tensor-parallel-size", "--tp": "--tensor-parallel-size", "--tp-size": "--tensor-parallel-size",
+    "-dp": "--data-parallel-size", "--dp": "--data-parallel-size", "--dp-size": "--data-parallel-size",
+    "-pp": "--pipeline-parallel-size", "--pp": "--pipeline-parallel-size", "--pp-size": "--pipeline-parallel-size",
+    "--ep": "--expert-parallel-size", "--ep-size": "--expert-parallel-size", "-q": "--quantization",
+}  # fmt: skip
 
 
 def option_name(word: str) -> str:
     """Return the option that a word sets: ``--no-x`` and ``--x`` set the same one."""
     name = word.partition("=")[0]
+    name = name.replace("_", "-") if name.startswith("--") else name
     name = _ALIASES.get(name, name)
     return f"--{name[5:]}" if name.startswith("--no-") else name
 
@@ -157,19 +165,32 @@ def read_options(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-_OTHER_WORK = ("--dtype", "--quantization", "--kv-cache-dtype", "--hf-overrides", "--speculative-config")
-"""Options that change what a step computes or moves."""
+_SAME_WORK = frozenset({
+    "--async-scheduling", "--block-size", "--chunked-prefill-size", "--context-length", "--continuous-batching",
+    "--cuda-graph-max-bs", "--disable-cuda-graph", "--disable-log-requests", "--disable-log-stats", "--disable-radix-cache",
+    "--enable-chunked-prefill", "--enable-log-requests", "--enable-prefix-caching", "--enforce-eager",
+    "--gpu-memory-utilization", "--max-batch-size", "--max-model-len", "--max-num-batched-tokens", "--max-num-seqs",
+    "--max-num-tokens", "--max-running-requests", "--max-seq-len", "--mem-fraction-static", "--num-gpu-blocks-override",
+    "--schedule-policy", "--scheduling-policy", "--seed", "--uvicorn-log-level",
+})  # fmt: skip
+"""Options that do not change what a step of given requests computes or moves."""
 
 
-def has_counted_model(config: ServeConfig) -> bool:
-    """Return whether the server computes what static analysis counts: the configured model and type, on one device."""
-    options = read_options(config.args)
-    ranks = [value for name, value in options.items() if name.endswith("-parallel-size")]
+def has_counted_model(config: ServeConfig, server: ServerSettings, *, own_checkpoint: bool) -> bool:
+    """Return whether the server computes what static analysis counts: the configured model and type, on one device.
+
+    Without a data type, engines other than vLLM use that of the checkpoint. It is known only of one that was written here
+    (``own_checkpoint``): float32, which static analysis counts on a CPU.
+    """
+    known_type = server.dtype != "auto" or config.engine is EngineName.vllm
     return (
         config.engine is not EngineName.attach
         and config.model is None
-        and not any(name in options for name in _OTHER_WORK)
-        and all(value == "1" for value in ranks)
+        and (known_type or (own_checkpoint and server.device == "cpu"))
+        and all(
+            name in _SAME_WORK or (name.endswith("-parallel-size") and value == "1")
+            for name, value in read_options(config.args).items()
+        )
     )
 
 
@@ -308,9 +329,9 @@ class VllmEngine(Engine):
 
     @property
     def cache_bytes(self) -> int:
-        """Return the size that is set (GiB)."""
+        """Return the size that is set (GiB); 0 lets vLLM choose, which may take most of the memory."""
         text = self.config.env.get(_CACHE_VARIABLE, "1")
-        return (int(text) if text.isdigit() else 1) << 30
+        return (int(text) << 30 if text.isdecimal() and int(text) else 0) or _ANY_SIZE
 
     def version(self, log: str) -> str | None:
         """Return the version of the start message."""

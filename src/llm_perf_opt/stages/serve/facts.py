@@ -143,7 +143,7 @@ def _has_counted_model(path: Path) -> bool:
     try:
         return _json_document(path).get("has_counted_model") is True
     except InputError:
-        return False  # as below
+        return False  # the file is reported where the cold start is read
 
 
 def _cold_start(path: Path) -> ColdStart | None:

@@ -648,6 +648,12 @@ class _Run:
         lines = [f"{at:.6f} {self.server.masked(line)}\n" for at, line in self.server.step_lines]
         return [atomic_write_text(self.folder / STEPS_LOG, "".join(lines))] if lines else []
 
+    def _has_counted_model(self) -> bool:
+        if self.prepared is None:
+            return False
+        own = served_checkpoint(self.context.config, self.config) is None
+        return has_counted_model(self.config, self.prepared.settings, own_checkpoint=own)
+
     def _server_document(self) -> dict[str, Any]:
         server = self.server
         ended = server.result if server is not None else None
@@ -657,7 +663,7 @@ class _Run:
             "version": self._engine_version(),
             "url": server.url if server is not None else self.config.url,
             "model": self._masked(self.model),
-            "has_counted_model": has_counted_model(self.config),
+            "has_counted_model": self._has_counted_model(),
             "command": self.prepared.shown() if self.prepared is not None else None,
             "ready_s": server.ready_s if server is not None else None,
             "cold_start": self._cold_start(),

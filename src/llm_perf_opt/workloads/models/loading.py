@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import functools
 import json
 import logging
 import math
@@ -115,9 +114,11 @@ def _fill_random_weights(model: torch.nn.Module, device: str, seed: int) -> None
         offset = (offset + flat.numel() + 1) % _BLOCK
 
 
-@functools.lru_cache(maxsize=1)
 def _doubled_block(seed: int) -> torch.Tensor:
-    """Return the block twice, so that a weight may begin anywhere in it; nobody writes to it."""
+    """Return the block twice, so that a weight may begin anywhere in it.
+
+    Not cached: a block that stays would count as memory of the model.
+    """
     import torch
 
     block = torch.randn(_BLOCK, generator=torch.Generator("cpu").manual_seed(seed))

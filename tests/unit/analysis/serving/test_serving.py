@@ -362,6 +362,15 @@ def test_failures_are_separated(tmp_path: Path) -> None:
     assert [one.id for one in find_serving(found)] == ["serving-failures"]
 
 
+def test_failures_are_certain_however_few_requests_complete(tmp_path: Path) -> None:
+    lines = simulate(Plan(requests=120)).own_requests()
+    for line in lines[3:]:
+        line.update(status="error", token_s=[], first_token_s=None)
+    found = analyse_serving(read_serving([write_lines(tmp_path / "r.jsonl", lines)]))
+    (failures,) = [one for one in find_serving(found) if one.id == "serving-failures"]
+    assert failures.confidence == "high"
+
+
 def test_per_token_time_that_contradicts_the_latencies_is_replaced() -> None:
     """Some releases of inference-perf count every chunk twice."""
     from llm_perf_opt.analysis.serving.latency import load_points

@@ -16,7 +16,15 @@ from llm_perf_opt.captures.serving import OWN_STEPS
 from llm_perf_opt.captures.serving.reader import read_serving
 from llm_perf_opt.stages.serve import transformers_steps
 from llm_perf_opt.stages.serve.config import EngineName, ServeConfig
-from llm_perf_opt.stages.serve.engines import PLUGIN, STEPS_VARIABLE, ServerSettings, VllmEngine, make_engine
+from llm_perf_opt.stages.serve.engines import (
+    PLUGIN,
+    STEPS_VARIABLE,
+    ServerSettings,
+    VllmEngine,
+    has_counted_model,
+    make_engine,
+    merge_options,
+)
 from llm_perf_opt.stages.serve.transformers_steps import StepFile, StepRecorder
 from llm_perf_opt.testing.engines import EngineConformance
 
@@ -64,6 +72,44 @@ def test_the_vllm_plug_in_is_on_the_path_of_observed_servers_only(tmp_path: Path
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "llm_perf_opt" not in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("engine", "args", "same"),
+    [
+        ("vllm", "", True),
+        ("vllm", "--max_num_seqs 4 --no-enable-prefix-caching --tensor-parallel-size=1", True),
+        ("vllm", "--tensor_parallel_size 2", False),
+        ("vllm", "-tp 2", False),
+        ("vllm", "-q fp8", False),
+        ("vllm", "--kv_cache_dtype=fp8", False),
+        ("vllm", "--cpu-offload-gb 4", False),
+        ("sglang", "--tp 2", False),
+        ("sglang", "--speculative-algorithm EAGLE", False),
+        ("trtllm", "--tp_size 2", False),
+        ("attach", "", False),
+    ],
+)
+def test_floors_need_a_server_with_the_counted_model(engine: str, args: str, same: bool) -> None:
+    config = ServeConfig(engine=EngineName(engine), args=args.split())
+    assert has_counted_model(config, ServerSettings("x", 1), own_checkpoint=True) is same
+
+
+def test_the_data_type_of_a_given_checkpoint_is_not_known() -> None:
+    config = ServeConfig(engine=EngineName.transformers)
+    assert not has_counted_model(config, ServerSettings("x", 1), own_checkpoint=False)
+    assert not has_counted_model(config, ServerSettings("x", 1, device="cuda"), own_checkpoint=True)
+    assert has_counted_model(config, ServerSettings("x", 1, dtype="float32"), own_checkpoint=False)
+
+
+def test_one_option_has_several_spellings() -> None:
+    assert merge_options(["--max_num_seqs", "4"], ["--max-num-seqs=8"]) == ["--max-num-seqs=8"]
+
+
+@pytest.mark.parametrize(("text", "gib"), [("4", 4), ("0", 1 << 20), ("40.5", 1 << 20), ("²", 1 << 20)])
+def test_a_cache_of_unknown_size_counts_as_larger_than_any_memory(text: str, gib: int) -> None:
+    config = ServeConfig(engine=EngineName.vllm, env={"VLLM_CPU_KVCACHE_SPACE": text})
+    assert VllmEngine(config).cache_bytes == gib << 30
 
 
 def test_the_version_is_read_from_a_vllm_log() -> None:
