@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.durations import longest_first
-from tests.needs import VARIABLE, captures, fail_if_required, need, skip_summary
+from tests.needs import VARIABLE, captures, fail_if_required, need, path_without_hidden, skip_summary
 
 if TYPE_CHECKING:
     from llm_perf_opt.hardware.silicon import Silicon
@@ -52,7 +53,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whole files go to the test processes, in the order of collection (:mod:`tests.durations`)."""
+    """Take hidden programs off ``PATH``; whole files go to the test processes, in the order of collection (:mod:`tests.durations`)."""
+    links = Path(tempfile.mkdtemp(prefix="llm-perf-opt-test-path-"))
+    config.add_cleanup(lambda: shutil.rmtree(links))
+    os.environ["PATH"] = path_without_hidden(os.environ.get("PATH", os.defpath), links)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
     if os.environ.get("PYTEST_XDIST_WORKER") or not config.getoption("numprocesses", None):

@@ -4,7 +4,8 @@
 The end of a test run lists what was skipped and the command that installs it. With ``LLM_PERF_OPT_REQUIRE_TOOLS=1``, which
 ``.ci/run`` sets where it has installed everything, a missing tool is a failure; ``LLM_PERF_OPT_REQUIRE_TOOLS=vllm`` requires those named,
 excused or not. Tools are looked up with the functions that
-the product uses, so ``LLM_PERF_OPT_HIDE`` hides them from both; ``python -m tests.needs`` prints its value for a bare machine.
+the product uses, so ``LLM_PERF_OPT_HIDE`` hides them from both; ``python -m tests.needs`` prints its value for a bare machine. Shell
+scripts and libraries look for programs themselves: hidden ones are not on the ``PATH`` of a test run either.
 """
 
 from __future__ import annotations
@@ -239,6 +240,24 @@ def skip_summary(reports: Iterable[pytest.TestReport | pytest.CollectReport]) ->
         known = NEEDS.get(name)
         lines.append(f"{count:5} need {name} ({known.fix})" if known else f"{count:5} {name}")
     return lines
+
+
+def path_without_hidden(path: str, folder: Path) -> str:
+    """Return a ``PATH`` that has no hidden program: a directory that has one is replaced by links to all its others."""
+    kept = []
+    for number, name in enumerate(filter(None, path.split(os.pathsep))):
+        programs = sorted(Path(name).iterdir()) if Path(name).is_dir() else []
+        # The interpreter of a virtual environment works only in its own directory.
+        if (Path(name).parent / "pyvenv.cfg").exists() or not any(is_hidden(each.name) for each in programs):
+            kept.append(name)
+            continue
+        links = folder / str(number)
+        links.mkdir(parents=True)
+        for program in programs:
+            if not is_hidden(program.name):
+                (links / program.name).symlink_to(program.absolute())
+        kept.append(str(links))
+    return os.pathsep.join(kept)
 
 
 def hidden_names() -> str:

@@ -71,6 +71,13 @@ def install_example(name: str, target: Path) -> Path:
     return target / "lib"
 
 
+HOLD_SIGNALS = "import signal, sys, time\nHELD = {signal.SIGTERM, signal.SIGINT}\nsignal.pthread_sigmask(signal.SIG_BLOCK, HELD)\n"
+"""Beginning of a program that takes its signals with ``signal.sigwait(HELD)``.
+
+A handler may miss one: if it becomes pending right before ``time.sleep``, the handler runs only after the sleep.
+"""
+
+
 def within_a_limit(run: Callable[[float], Result], came_far_enough: Callable[[Result], bool]) -> Result:
     """Run a program that is meant to be stopped by its time limit: with a short one first, and with a longer one
     when a busy machine had not brought the program to the point that the test is about."""

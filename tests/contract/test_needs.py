@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.process.tools import HIDE, find_program, find_tool, has_package, import_optional
-from tests.needs import NEEDS, VARIABLE, fail_if_required, hidden_names, skip_summary
+from tests.needs import NEEDS, VARIABLE, fail_if_required, hidden_names, path_without_hidden, skip_summary
 from tests.support import REPOSITORY
 
 
@@ -114,3 +115,20 @@ def test_a_bare_machine_has_no_optional_tool_and_no_optional_package() -> None:
 def test_ci_requires_the_tools_it_installs() -> None:
     text = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8")
     assert f"{VARIABLE}=1" in text and "python -m tests.needs" in text
+
+
+def test_hidden_programs_are_not_on_the_path_of_programs_that_tests_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("with/ncu", "with/other", "without/other", "venv/bin/ncu", "venv/pyvenv.cfg"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("#!/bin/sh\n")
+        file.chmod(0o755)
+    path = ":".join(str(tmp_path / name) for name in ("with", "without", "absent", "venv/bin"))
+    monkeypatch.setenv(HIDE, "ncu")
+    replaced, *others = path_without_hidden(path, tmp_path / "links").split(":")
+    assert others == path.split(":")[1:]
+    assert shutil.which("other", path=replaced) and not shutil.which("ncu", path=replaced)
+    monkeypatch.setenv(HIDE, "nothing")
+    assert path_without_hidden(path, tmp_path / "more") == path

@@ -6,8 +6,10 @@ The command has the streams, directory and environment of this process, meets it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -44,10 +46,11 @@ def main() -> None:
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(facts["address"])
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, FORWARDED
+        )  # they wait until there is a process to forward them to
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
-        pid = json.loads(connection.recv(4096))["pid"]
-        for number in FORWARDED:
-            signal.signal(number, lambda number, _: os.kill(pid, number))
+        forward_signals(json.loads(connection.recv(4096))["pid"], connection)
         status = json.loads(connection.recv(4096))["status"]
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -55,6 +58,23 @@ def main() -> None:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(os.waitstatus_to_exitcode(status))
+
+
+def forward_signals(pid: int, connection: socket.socket) -> None:
+    """Forward signals until the connection has data.
+
+    Not by handlers: one that becomes pending right before a blocking call would run only after it.
+    """
+    arrived, wake_up = socket.socketpair()
+    wake_up.setblocking(False)
+    signal.set_wakeup_fd(wake_up.fileno())
+    for number in FORWARDED:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    while connection not in select.select([connection, arrived], [], [])[0]:
+        for number in arrived.recv(64):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def what_to_run(arguments: Sequence[str]) -> tuple[str, str, Sequence[str]] | None:

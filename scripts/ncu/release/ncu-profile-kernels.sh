@@ -109,7 +109,7 @@ if [ -n "$config" ]; then
 fi
 : "${count:=$((kernels > 0 ? 20 * kernels : 1))}"
 
-command -v "$ncu" >/dev/null || die "$ncu is not installed; give --ncu PATH" 4
+[ "$dry" = yes ] || command -v "$ncu" >/dev/null || die "$ncu is not installed; give --ncu PATH" 4
 [ "$metrics" != preset ] || metrics=$DEFAULT_METRICS
 if [ -z "$out" ]; then
   # A directory of its own, also for two starts in one second: only one of them makes it.

@@ -150,7 +150,8 @@ def test_one_meaning_of_stage2(repository: Path) -> None:
 @pytest.mark.needs("bash")
 def test_the_script_for_ncu_runs_under_any_shell(repository: Path) -> None:
     script = repository / "scripts" / "ncu" / "release" / "ncu-profile-kernels.sh"
-    done = subprocess.run(
-        ["sh", str(script), "--dry-run", "--", "echo", "a b"], capture_output=True, text=True, check=False
-    )
+    command = ["sh", str(script), "--ncu", "/nowhere/ncu", "--dry-run", "--", "echo", "a b"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "--section SpeedOfLight" in done.stdout
+    command.remove("--dry-run")  # only a command that is printed needs no ncu
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 4

@@ -11,6 +11,7 @@ import pytest
 
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.process.launch import BackgroundProcess
+from tests.support import HOLD_SIGNALS
 
 
 def background(folder: Path, code: str, **keys: object) -> BackgroundProcess:
@@ -93,10 +94,7 @@ def wait_for_pause(process: BackgroundProcess, *, paused: bool) -> None:
 
 def test_a_paused_program_waits_and_still_ends_at_once(tmp_path: Path) -> None:
     messages: list[str] = []
-    code = (
-        "import signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('up', flush=True)\ntime.sleep(600)"
-    )
+    code = f"{HOLD_SIGNALS}print('up', flush=True)\nsignal.sigwait(HELD)\nsys.exit(7)"
     with background(tmp_path, code, on_line=messages.append, grace_s=60.0) as process:
         wait_for_line(messages)
         process.pause()

@@ -15,7 +15,7 @@ from llm_perf_opt.process.groups import JOB_VARIABLE, survivors
 from llm_perf_opt.process.launch import ProcessResult, run_probe, run_process
 from llm_perf_opt.process.leftovers import SizeLimit
 from tests.nsys_support import alive
-from tests.support import within_a_limit
+from tests.support import HOLD_SIGNALS, within_a_limit
 
 PYTHON = sys.executable
 
@@ -110,9 +110,8 @@ def test_time_limit_ends_the_whole_group_and_who_left_it(tmp_path: Path) -> None
 
 def test_the_polite_signal_is_enough_for_a_polite_program() -> None:
     code = (
-        "import signal,sys,time\n"
-        "signal.signal(signal.SIGINT, lambda *a: (print('saved', flush=True), sys.exit(0)))\n"
-        "print('ready', flush=True)\ntime.sleep(99)\n"
+        f"{HOLD_SIGNALS}print('ready', flush=True)\n"
+        "if signal.sigwait(HELD) == signal.SIGINT: print('saved', flush=True)\n"
     )
     result = within_a_limit(
         lambda limit_s: run_process(
@@ -338,12 +337,11 @@ def test_a_program_that_writes_at_disk_speed_is_stopped_near_the_limit(
 
 def test_a_program_may_still_write_its_report_after_it_was_stopped_at_the_limit(tmp_path: Path) -> None:
     code = (
-        "import pathlib, signal, sys, time\n"
+        f"{HOLD_SIGNALS}import pathlib\n"
         f"out = pathlib.Path({str(tmp_path)!r})\n"
-        "def save(*_):\n    (out / 'report').write_bytes(b'x' * 900_000); time.sleep(0.3); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
         "(out / 'stream').write_bytes(b'x' * 1_100_000)\n"
-        "time.sleep(99)\n"
+        "signal.sigwait(HELD)\n"
+        "(out / 'report').write_bytes(b'x' * 900_000)\ntime.sleep(0.3)\n"
     )
     limit = SizeLimit((tmp_path,), 1_000_000)
     result = run_process(

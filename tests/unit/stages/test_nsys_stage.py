@@ -122,12 +122,11 @@ def test_the_size_limit_ends_a_capture(tmp_path: Path, monkeypatch: pytest.Monke
     tool = fake_nsys(
         tmp_path / "tool",
         """
-        def save(*_):
-            report()
-            sys.exit(130)
-        signal.signal(signal.SIGINT, save)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         pathlib.Path(os.environ["TMPDIR"], "nsys-report-1.qdstrm").write_bytes(b"x" * 3_000_000)
-        time.sleep(99)
+        signal.sigwait({signal.SIGINT})
+        report()
+        sys.exit(130)
         """,
     )
     result = NsysStage().run(stage_context(tmp_path / "run", config(tool, max_bytes=1_000_000), **PROGRAM))
