@@ -4,8 +4,10 @@
     python benchmarks/process_spread.py --processes 0                      # only the simulation
 
 Every process builds the same model, warms up and runs the same batch many times. Memory layout, page placement and the choice
-of algorithms differ from process to process, so the level of a process (the fastest tenth of its passes) differs by more than
-its passes explain. Passes are measured in processor time of one thread: other programs on the machine change it least.
+of algorithms differ from process to process, so the level of a process (median ratio of its passes to those of all processes in the same
+round) differs by more than its passes explain. The processes take turns, one pass each, as the sides of an experiment do: measured one
+after the other, changes of the machine's speed over seconds would count as differences between processes. Passes are measured in processor
+time of one thread: other programs on the machine change it least.
 
 The simulation draws experiments without an effect at a given spread of processes, and counts how often a gain is shown: by the
 passes of one process alone, and by the interval over processes that `improve` uses.
@@ -14,15 +16,13 @@ passes of one process alone, and by the interval over processes that `improve` u
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import multiprocessing
 import random
 import statistics
 import sys
-import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from multiprocessing.connection import Connection
 
 from llm_perf_opt.analysis.statistics import (
     PROCESS_SPREAD_RATIO,
@@ -30,7 +30,6 @@ from llm_perf_opt.analysis.statistics import (
     over_processes,
     processes_needed,
 )
-from llm_perf_opt.process.launch import run_process
 from llm_perf_opt.summary.statistics import StoppingRule
 
 WORKLOAD = [
@@ -46,8 +45,8 @@ NOISE = 0.03
 EXTRA_PAIRS = 6
 
 
-def worker(workload: list[str], out: Path) -> None:
-    """Run the batch many times; write the processor time of each pass."""
+def worker(workload: list[str], connection: Connection) -> None:
+    """Build the model, then run the batch once for each message and answer with the processor time of the pass."""
     from llm_perf_opt.core.console.progress import LogProgress
     from llm_perf_opt.improve.configurations import composed
     from llm_perf_opt.workloads.engine.driver import build_engine
@@ -56,57 +55,56 @@ def worker(workload: list[str], out: Path) -> None:
 
     chosen = workload_config(composed(workload), repeats=1)
     engine = build_engine(chosen, LogProgress())
-    samples = [next(iter(load_dataset(chosen.dataset).samples()))]
-    batch = engine.prepare(samples)
-    found: list[float] = []
-    for number in range(PASSES + 5):
+    batch = engine.prepare([next(iter(load_dataset(chosen.dataset).samples()))])
+    for _ in range(5):
+        engine.run_prepared(batch, components=False)
+    connection.send(None)  # warm
+    while connection.recv():
         began = time.process_time()
         engine.run_prepared(batch, components=False)
-        if number >= 5:
-            found.append(time.process_time() - began)
-    out.write_text(json.dumps(found), encoding="utf-8")
+        connection.send(time.process_time() - began)
 
 
-def level(passes: list[float]) -> float:
-    """Return the logarithm of the fastest tenth: what others do on the machine only makes passes slower."""
-    return math.log(statistics.fmean(sorted(passes)[: max(1, len(passes) // 10)]))
+def take_turns(count: int, workload: list[str]) -> list[list[float]]:
+    """Return the passes of each process: one pass of every process in each round, in random order, the others waiting."""
+    context, chance = multiprocessing.get_context("spawn"), random.Random(0)
+    ends: list[Connection] = []
+    for _ in range(count):
+        ours, theirs = context.Pipe()
+        context.Process(target=worker, args=(workload, theirs), daemon=True).start()
+        theirs.close()
+        ours.recv()
+        ends.append(ours)
+    passes: list[list[float]] = [[] for _ in ends]
+    for _ in range(PASSES):
+        for number in chance.sample(range(count), count):
+            ends[number].send(True)
+            passes[number].append(ends[number].recv())
+    for end in ends:
+        end.send(False)
+    return passes
+
+
+def levels_of(rounds: list[list[float]]) -> list[float]:
+    """Return the level of each process: the median log ratio of its passes to those of all processes in the same round."""
+    logs = [[math.log(seconds) for seconds in one] for one in rounds]
+    ratios = [[value - statistics.median(one) for value in one] for one in logs]
+    return [statistics.median(of_process) for of_process in zip(*ratios, strict=True)]
 
 
 def measure(count: int, workload: list[str]) -> None:
-    """Run the processes two at a time: what else the machine does meets both, and only their ratio counts."""
-    pairs: list[tuple[list[float], list[float]]] = []
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(2) as both:
-
-        def one(number: int) -> list[float]:
-            out = Path(scratch) / f"{number}.json"
-            done = run_process(
-                [sys.executable, __file__, "--worker", str(out), "--workload", *workload],
-                log_dir=Path(scratch) / "logs",
-                name=str(number),
-                timeout_s=600,
-            )
-            if not done.ok:
-                raise SystemExit(f"a measuring process failed: {done.tail(3)}")
-            found: list[float] = json.loads(out.read_text(encoding="utf-8"))
-            return found
-
-        for number in range(0, count, 2):
-            first, second = both.map(one, (number, number + 1))
-            pairs.append((first, second))
-    groups = [group for pair in pairs for group in pair]
-    whole = math.sqrt(statistics.fmean((level(a) - level(b)) ** 2 for a, b in pairs) / 2)
-    # Levels of both halves of a process differ by noise alone.
-    halves = [level(group[::2]) - level(group[1::2]) for group in groups]
+    """Measure the processes in turns: what else the machine does, and its clock rate, meet all of them alike."""
+    passes = take_turns(count, workload)
+    rounds = [list(one) for one in zip(*passes, strict=True)]
+    whole = statistics.stdev(levels_of(rounds))
+    # Levels of both halves of the rounds differ by noise alone.
+    halves = [a - b for a, b in zip(levels_of(rounds[::2]), levels_of(rounds[1::2]), strict=True)]
     noise = math.sqrt(statistics.fmean(each**2 for each in halves)) / 2
     between = math.sqrt(max(0.0, whole**2 - noise**2))
-    print(
-        f"{' '.join(workload)}: {len(groups)} processes, {PASSES} passes each, processor time of one thread\n"
-    )
-    print(
-        "| level of a pass, median | deviation of the levels | of it noise of the level | between processes |"
-    )
+    print(f"{' '.join(workload)}: {count} processes, {PASSES} passes each, processor time of one thread\n")
+    print("| pass, median | deviation of the levels | of it noise of the level | between processes |")
     print("|---:|---:|---:|---:|")
-    middle = math.exp(statistics.median(map(level, groups)))
+    middle = statistics.median(seconds for one in passes for seconds in one)
     print(f"| {1e3 * middle:.2f} ms | {whole:.2%} | {noise:.2%} | {between:.2%} |\n", flush=True)
 
 
@@ -163,11 +161,7 @@ def main() -> int:
     parser.add_argument("--experiments", type=int, default=1000, help="simulated experiments of each spread")
     parser.add_argument("--per-experiment", type=int, default=3, help="processes of a simulated experiment")
     parser.add_argument("--workload", nargs="*", default=WORKLOAD, metavar="key=value")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker is not None:
-        worker(options.workload, options.worker)
-        return 0
     if options.processes:
         measure(options.processes, options.workload)
     if options.experiments:

@@ -43,20 +43,20 @@ def judge(
     if measured.verdict != "gain":
         return "drop", _dropped(measured, settings)
     if total_change is None or not exceeds_threshold(total_change, metric, settings):
-        return "drop", "faster on most samples, but not on all of them together"
+        return "drop", "faster on most samples, but not in total"
     if check is None or check.tokens_equal is None:
-        return "ask", "a gain is shown, but the answers could not be compared: decide yourself"
+        return "ask", "significant gain, but the outputs could not be compared: your decision"
     if not check.tokens_equal:
         where = f"tokens differ at position {check.first_difference}"
         if is_allowed(effect, settings):
-            return "keep", f"a gain is shown; {where} (--allow {settings.allow})"
-        return "ask", f"{where}: decide yourself"
+            return "keep", f"significant gain; {where} (--allow {settings.allow})"
+        return "ask", f"significant gain, but {where}: your decision"
     if effect == "quality":
-        same = "the answers of these samples are the same, but it may change others"
+        same = "the outputs of these samples are unchanged, others may change"
         if is_allowed(effect, settings):
-            return "keep", f"a gain is shown; {same} (--allow quality)"
-        return "ask", f"{same}: decide yourself"
-    return "keep", "a gain is shown and the answers are the same"
+            return "keep", f"significant gain; {same} (--allow quality)"
+        return "ask", f"significant gain; {same}: your decision"
+    return "keep", "significant gain, outputs unchanged"
 
 
 def is_allowed(effect: Effect, settings: SearchSettings) -> bool:
@@ -75,8 +75,8 @@ def _dropped(measured: Measured, settings: SearchSettings) -> str:
         return f"no gain of {least} or more"
     if measured.processes > 1 or measured.process_changes:
         shown = ", ".join(units.percent(each) for each in measured.process_changes)
-        return f"not shown: a gain in one process, but with the spread of processes ({shown}) it may be below {least}"
-    return f"not shown: {measured.blocks} pairs neither show nor exclude a gain of {least} here"
+        return f"inconclusive: a gain in one process, but it varies between processes ({shown}) and may be below {least}"
+    return f"inconclusive after {measured.blocks} pairs (threshold {least})"
 
 
 def gain_of(change_ratio: float, metric: Metric) -> float:

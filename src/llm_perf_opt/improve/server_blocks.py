@@ -545,7 +545,7 @@ class _Run:
         starts = self._start_ratios()
         if self._test.verdict_at_the_end() == "gain" and not holds_over_starts(starts):
             each = ", ".join(f"{100 * costs.as_change(ratio, metric):+.1f} %" for ratio in starts)
-            outcome.note = f"not shown: the change differs too much between {len(starts)} starts ({each})"
+            outcome.note = f"inconclusive: the change differs too much between {len(starts)} starts ({each})"
         for name in SERVING_METRICS:
             ratios = [r for both in self._pairs if (r := log_ratio(*both, name)) is not None]
             if name == metric or not ratios:

@@ -12,6 +12,7 @@ from llm_perf_opt.analysis.roofline.expected_calls import outputs_of_rank, reaso
 from llm_perf_opt.analysis.roofline.expected_times import Tables, at_point, target_of
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import ENCODE
+from llm_perf_opt.summary.statistics import percentile
 from llm_perf_opt.what_if.simulate import (
     BLOCK_TOKENS,
     Limits,
@@ -19,7 +20,6 @@ from llm_perf_opt.what_if.simulate import (
     Outcome,
     StepTimes,
     mean,
-    percentile,
     simulate,
 )
 from llm_perf_opt.what_if.step_times import End, EngineCosts, EngineTimes, OperatorSteps, UnknownTime
@@ -409,7 +409,7 @@ def _fill_latency(row: ServingRow, found: dict[End, list[Outcome]]) -> None:
         if ends is not None:
             for key, one in zip(("", "_low", "_high"), ends, strict=True):
                 setattr(row, f"{name}_expected{key}_s", one)
-    tail = _values(found, lambda one: percentile(one.ttft_s, 0.99))
+    tail = _values(found, lambda one: percentile(sorted(one.ttft_s), 0.99) if one.ttft_s else None)
     row.ttft_p99_s = tail[0] if tail is not None else None
     tail = _values(found, lambda one: one.itl_percentile(0.99))
     row.itl_p99_s = tail[0] if tail is not None else None

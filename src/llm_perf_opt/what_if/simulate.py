@@ -163,12 +163,6 @@ def mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return a percentile by nearest rank; ``None`` of nothing."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] if ordered else None
-
-
 def simulate(load: Load, limits: Limits, times: StepTimes) -> Outcome:
     """Return what a load would measure at a server with these limits and step times."""
     found = _Server(load, limits, times)

@@ -218,7 +218,7 @@ def test_a_gain_of_one_start_only_is_not_kept(checkpoint: Path, tmp_path: Path) 
             run._add(a, b)
     found = run.outcome()
     assert found.measured is not None and found.measured.verdict == "not shown"
-    assert found.note == "not shown: the change differs too much between 2 starts (-50.0 %, -10.0 %)"
+    assert found.note == "inconclusive: the change differs too much between 2 starts (-50.0 %, -10.0 %)"
 
 
 def test_servers_that_do_not_fit_together_are_started_in_turns(checkpoint: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_perf_opt.what_if.simulate import Limits, Load, Outcome, Step, mean, percentile, simulate
+from llm_perf_opt.what_if.simulate import Limits, Load, Outcome, Step, mean, simulate
 
 
 @dataclass
@@ -121,9 +121,8 @@ def test_goodput_counts_requests_within_every_limit() -> None:
     assert outcome.good_ratio({}) == 1.0 and Outcome().good_ratio({}) is None
 
 
-def test_percentiles_of_nothing_are_unknown() -> None:
-    assert percentile([], 0.5) is None and mean([]) is None
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0 and percentile([1.0, 2.0], 0.99) == 2.0
+def test_figures_of_nothing_are_unknown() -> None:
+    assert mean([]) is None and Outcome().itl_percentile(0.5) is None
 
 
 @settings(max_examples=40, deadline=None)
