@@ -12,7 +12,7 @@ MODULE ?= analysis --most 10
 .PHONY: help profile test lint install bench docs check-engines mutants clean
 
 help:  ## show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # The stamp is newer than everything the installation depends on, so a second `make` does not reinstall.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -27,7 +27,7 @@ from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.improve import baseline, configurations
 from llm_perf_opt.improve.command import duration
-from llm_perf_opt.improve.experiment import Outcome, run_experiment
+from llm_perf_opt.improve.experiment import Outcome, pairs_per_process, run_experiment
 from llm_perf_opt.improve.improve import Request, improve, make_plan
 from llm_perf_opt.improve.measuring import Spec
 from llm_perf_opt.improve.plan import Candidate, Planned
@@ -173,7 +173,11 @@ def _cost(change: float, options: argparse.Namespace) -> float:
 
 def report(result: Improvement, seconds: float, grid: GridResult) -> None:
     """Print both rows, and what the whole grid would have taken."""
-    pairs = sum(trial.measured.blocks for trial in result.tried if trial.measured is not None)
+    pairs = sum(
+        one.blocks + len(one.process_changes[1:]) * pairs_per_process(one.blocks)
+        for one in (trial.measured for trial in result.tried)
+        if one is not None
+    )
     best = result.best
     print("\n| search | experiments | of | pairs of passes | time | gain | settings |")
     print("|---|---:|---:|---:|---:|---:|---|")

@@ -6,8 +6,8 @@
 Every process builds the same model, warms up and runs the same batch many times. Memory layout, page placement and the choice
 of algorithms differ from process to process, so the level of a process (median ratio of its passes to those of all processes in the same
 round) differs by more than its passes explain. The processes take turns, one pass each, as the sides of an experiment do: measured one
-after the other, changes of the machine's speed over seconds would count as differences between processes. Passes are measured in processor
-time of one thread: other programs on the machine change it least.
+after the other, changes of the machine's speed over seconds would count as differences between processes. All processes are in memory at the
+same time. Passes are measured in processor time, of one thread with the default workload: other programs on the machine change it least.
 
 The simulation draws experiments without an effect at a given spread of processes, and counts how often a gain is shown: by the
 passes of one process alone, and by the interval over processes that `improve` uses.
@@ -73,7 +73,10 @@ def take_turns(count: int, workload: list[str]) -> list[list[float]]:
         ours, theirs = context.Pipe()
         context.Process(target=worker, args=(workload, theirs), daemon=True).start()
         theirs.close()
-        ours.recv()
+        try:
+            ours.recv()
+        except EOFError:
+            raise SystemExit("a measuring process failed") from None
         ends.append(ours)
     passes: list[list[float]] = [[] for _ in ends]
     for _ in range(PASSES):
@@ -101,7 +104,7 @@ def measure(count: int, workload: list[str]) -> None:
     halves = [a - b for a, b in zip(levels_of(rounds[::2]), levels_of(rounds[1::2]), strict=True)]
     noise = math.sqrt(statistics.fmean(each**2 for each in halves)) / 2
     between = math.sqrt(max(0.0, whole**2 - noise**2))
-    print(f"{' '.join(workload)}: {count} processes, {PASSES} passes each, processor time of one thread\n")
+    print(f"{' '.join(workload)}: {count} processes, {PASSES} passes each, processor time\n")
     print("| pass, median | deviation of the levels | of it noise of the level | between processes |")
     print("|---:|---:|---:|---:|")
     middle = statistics.median(seconds for one in passes for seconds in one)
@@ -162,6 +165,8 @@ def main() -> int:
     parser.add_argument("--per-experiment", type=int, default=3, help="processes of a simulated experiment")
     parser.add_argument("--workload", nargs="*", default=WORKLOAD, metavar="key=value")
     options = parser.parse_args()
+    if options.processes == 1:
+        parser.error("--processes 1: a spread needs at least two")
     if options.processes:
         measure(options.processes, options.workload)
     if options.experiments:

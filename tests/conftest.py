@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from llm_perf_opt.process.tools import HIDE
 from tests.durations import longest_first
 from tests.needs import VARIABLE, captures, fail_if_required, need, path_without_hidden, skip_summary
 
@@ -54,9 +55,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take hidden programs off ``PATH``; whole files go to the test processes, in the order of collection (:mod:`tests.durations`)."""
-    links = Path(tempfile.mkdtemp(prefix="llm-perf-opt-test-path-"))
-    config.add_cleanup(lambda: shutil.rmtree(links))
-    os.environ["PATH"] = path_without_hidden(os.environ.get("PATH", os.defpath), links)
+    if os.environ.get(HIDE):
+        _hide_programs(config)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
     if os.environ.get("PYTEST_XDIST_WORKER") or not config.getoption("numprocesses", None):
@@ -67,6 +67,18 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.warm import start_server
 
         start_server()
+
+
+def _hide_programs(config: pytest.Config) -> None:
+    before = os.environ.get("PATH", os.defpath)
+    links = Path(tempfile.mkdtemp(prefix="llm-perf-opt-test-path-"))
+    os.environ["PATH"] = path_without_hidden(before, links)
+
+    def restore() -> None:
+        os.environ["PATH"] = before
+        shutil.rmtree(links, ignore_errors=True)
+
+    config.add_cleanup(restore)
 
 
 @pytest.hookimpl(tryfirst=True)

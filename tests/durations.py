@@ -36,4 +36,6 @@ def read_times(*reports: Path) -> dict[str, int]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit("usage: python -m tests.durations REPORT.xml …")
     STORED.write_text(json.dumps(read_times(*map(Path, sys.argv[1:])), indent=0) + "\n", encoding="utf-8")

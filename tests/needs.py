@@ -5,7 +5,8 @@ The end of a test run lists what was skipped and the command that installs it. W
 ``.ci/run`` sets where it has installed everything, a missing tool is a failure; ``LLM_PERF_OPT_REQUIRE_TOOLS=vllm`` requires those named,
 excused or not. Tools are looked up with the functions that
 the product uses, so ``LLM_PERF_OPT_HIDE`` hides them from both; ``python -m tests.needs`` prints its value for a bare machine. Shell
-scripts and libraries look for programs themselves: hidden ones are not on the ``PATH`` of a test run either.
+scripts and libraries look for programs themselves: hidden ones are not on the ``PATH`` of a test run either, except in directories of
+virtual environments.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def example_reports() -> list[Path]:
     """Return NVIDIA's example reports that come with the installed tools, each content once."""
     found: dict[bytes, Path] = {}
     for tool in find_tools("ncu"):
-        for path in sorted((tool.parent.parent / "share" / "doc" / "nsight-compute").rglob("*.ncu-rep")):
+        for path in sorted(
+            (tool.resolve().parent.parent / "share" / "doc" / "nsight-compute").rglob("*.ncu-rep")
+        ):
             found.setdefault(path.read_bytes(), path)
     return list(found.values())
 
@@ -243,21 +246,26 @@ def skip_summary(reports: Iterable[pytest.TestReport | pytest.CollectReport]) ->
 
 
 def path_without_hidden(path: str, folder: Path) -> str:
-    """Return a ``PATH`` that has no hidden program: a directory that has one is replaced by links to all its others."""
-    kept = []
-    for number, name in enumerate(filter(None, path.split(os.pathsep))):
-        programs = sorted(Path(name).iterdir()) if Path(name).is_dir() else []
+    """Return a ``PATH`` without hidden programs: a directory that has one is replaced by links to all its others."""
+    return os.pathsep.join(
+        _without_hidden(name, folder / str(n)) for n, name in enumerate(path.split(os.pathsep))
+    )
+
+
+def _without_hidden(name: str, links: Path) -> str:
+    try:
+        programs = sorted(Path(name).iterdir())
         # The interpreter of a virtual environment works only in its own directory.
-        if (Path(name).parent / "pyvenv.cfg").exists() or not any(is_hidden(each.name) for each in programs):
-            kept.append(name)
-            continue
-        links = folder / str(number)
-        links.mkdir(parents=True)
-        for program in programs:
-            if not is_hidden(program.name):
-                (links / program.name).symlink_to(program.absolute())
-        kept.append(str(links))
-    return os.pathsep.join(kept)
+        is_environment = (Path(name).parent / "pyvenv.cfg").exists()
+    except OSError:
+        return name  # absent, or not readable: nothing can be started from it either
+    if is_environment or not any(is_hidden(program.name) for program in programs):
+        return name
+    links.mkdir(parents=True)
+    for program in programs:
+        if not is_hidden(program.name):
+            (links / program.name).symlink_to(program.absolute())
+    return str(links)
 
 
 def hidden_names() -> str:

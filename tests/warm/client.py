@@ -46,9 +46,8 @@ def main() -> None:
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(facts["address"])
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, FORWARDED
-        )  # they wait until there is a process to forward them to
+        # Signals wait until there is a process to forward them to.
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
         forward_signals(json.loads(connection.recv(4096))["pid"], connection)
         status = json.loads(connection.recv(4096))["status"]
@@ -75,6 +74,7 @@ def forward_signals(pid: int, connection: socket.socket) -> None:
         for number in arrived.recv(64):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+    signal.set_wakeup_fd(-1)
 
 
 def what_to_run(arguments: Sequence[str]) -> tuple[str, str, Sequence[str]] | None:

@@ -373,7 +373,12 @@ class CpuWatch:
         ratio = other_load_ratio(self._before, ProcessorTime(after.all_s, own_s, after.clock_s, after.cores))
         if ratio is None or ratio <= UNDER_LOAD_RATIO:
             return Use(ratio)
-        return Use(ratio, f"other processes used {units.percent(ratio)} of the processor")
+        used = f"other processes used {units.percent(ratio)} of the processor"
+        # Workers of Ray have niceness 15: next to a busy program they get 3 % of a core.
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        return Use(
+            ratio, f"{used} and may have had priority over this run (niceness {own})" if own > 0 else used
+        )
 
 
 @dataclass(slots=True)

@@ -173,7 +173,7 @@ def unconfirmed(result: Improvement) -> str:
     if again is None:
         return "not measured a second time"
     undecided = again.decision == "drop" and again.measured is not None
-    why = "the gain was not shown" if undecided and again.output == "equal" else again.reason
+    why = "the gain was inconclusive" if undecided and again.output == "equal" else again.reason
     return f"not confirmed: measured again, {why}"
 
 

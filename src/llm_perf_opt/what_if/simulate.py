@@ -135,14 +135,16 @@ class Outcome:
         return self.completed / self.seconds if self.seconds > 0 else None
 
     def itl_percentile(self, share: float) -> float | None:
-        """Return a percentile of the gaps between tokens."""
+        """Return a percentile of the gaps between tokens, interpolated as those that are measured."""
         ordered = sorted(self.gaps_s)
-        total = sum(weight for _, weight in ordered)
+        place = share * (sum(weight for _, weight in ordered) - 1)
         reached = 0
-        for gap, weight in ordered:
+        for number, (gap, weight) in enumerate(ordered):
             reached += weight
-            if reached >= share * total:
-                return gap
+            if reached > place:
+                # Between the last of these gaps and the first of the next ones.
+                following = ordered[min(number + 1, len(ordered) - 1)][0]
+                return gap + (following - gap) * max(0.0, place - (reached - 1))
         return None
 
     def good_ratio(self, slo: Mapping[str, float]) -> float | None:

@@ -36,6 +36,15 @@ def test_others_on_the_processor_are_seen(readings: list[ProcessorTime]) -> None
     assert mentions(use.description, "50.0 %")
 
 
+@pytest.mark.parametrize(("niceness", "is_named"), [(-5, False), (0, False), (15, True)])
+def test_a_low_priority_of_the_run_is_named(
+    niceness: int, is_named: bool, readings: list[ProcessorTime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contention.os, "getpriority", lambda *_: niceness)
+    readings += [ProcessorTime(100.0, 1.0, 0.0, 2), ProcessorTime(114.0, 2.0, 10.0, 2)]
+    assert ("niceness" in (CpuWatch().use().description or "")) is is_named
+
+
 def test_own_work_and_that_of_own_programs_is_no_sharing(readings: list[ProcessorTime]) -> None:
     readings += [ProcessorTime(100.0, 1.0, 0.0, 2), ProcessorTime(113.5, 11.0, 10.0, 2)]
     use = CpuWatch().use()

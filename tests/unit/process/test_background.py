@@ -94,7 +94,9 @@ def wait_for_pause(process: BackgroundProcess, *, paused: bool) -> None:
 
 def test_a_paused_program_waits_and_still_ends_at_once(tmp_path: Path) -> None:
     messages: list[str] = []
-    code = f"{HOLD_SIGNALS}print('up', flush=True)\nsignal.sigwait(HELD)\nsys.exit(7)"
+    code = (
+        f"{HOLD_SIGNALS}print('up', flush=True)\nsys.exit(7 if signal.sigwait(HELD) == signal.SIGTERM else 1)"
+    )
     with background(tmp_path, code, on_line=messages.append, grace_s=60.0) as process:
         wait_for_line(messages)
         process.pause()

@@ -340,7 +340,7 @@ def test_a_program_may_still_write_its_report_after_it_was_stopped_at_the_limit(
         f"{HOLD_SIGNALS}import pathlib\n"
         f"out = pathlib.Path({str(tmp_path)!r})\n"
         "(out / 'stream').write_bytes(b'x' * 1_100_000)\n"
-        "signal.sigwait(HELD)\n"
+        "assert signal.sigwait(HELD) == signal.SIGTERM\n"
         "(out / 'report').write_bytes(b'x' * 900_000)\ntime.sleep(0.3)\n"
     )
     limit = SizeLimit((tmp_path,), 1_000_000)

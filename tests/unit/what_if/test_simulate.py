@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_perf_opt.summary.statistics import percentile
 from llm_perf_opt.what_if.simulate import Limits, Load, Outcome, Step, mean, simulate
 
 
@@ -123,6 +124,13 @@ def test_goodput_counts_requests_within_every_limit() -> None:
 
 def test_figures_of_nothing_are_unknown() -> None:
     assert mean([]) is None and Outcome().itl_percentile(0.5) is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.8, 0.99, 1.0])
+def test_percentiles_of_gaps_are_those_of_measured_ones(share: float) -> None:
+    gaps = [(0.03, 2), (0.01, 5), (0.02, 3), (0.02, 1)]
+    each = sorted(gap for gap, weight in gaps for _ in range(weight))
+    assert Outcome(gaps_s=gaps).itl_percentile(share) == pytest.approx(percentile(each, share))
 
 
 @settings(max_examples=40, deadline=None)
