@@ -54,9 +54,7 @@ def example_reports() -> list[Path]:
     """Return NVIDIA's example reports that come with the installed tools, each content once."""
     found: dict[bytes, Path] = {}
     for tool in find_tools("ncu"):
-        for path in sorted(
-            (tool.resolve().parent.parent / "share" / "doc" / "nsight-compute").rglob("*.ncu-rep")
-        ):
+        for path in sorted((tool.parent.parent / "share" / "doc" / "nsight-compute").rglob("*.ncu-rep")):
             found.setdefault(path.read_bytes(), path)
     return list(found.values())
 

@@ -98,6 +98,10 @@ def test_eight_jobs_and_everything_that_can_happen(ray: Ray, engine_python: Path
     for job in range(len(names)):
         if job not in staying:
             wait_until(f"job {job} is done", has_status(sweep, job, "ok"), 200)
+            # A status is there before the report is; a job that is ended in between is run again.
+            wait_until(
+                f"job {job} is over", lambda job=job: not (sweep / str(job) / "run.lock").exists(), 200
+            )
 
     # The first client dies, and with it what Ray ran for it; the second has nothing to do with that.
     running.send_signal(signal.SIGKILL)

@@ -101,8 +101,8 @@ _MESSAGES: tuple[tuple[str, str, str, str, bool], ...] = (
         "agent",
         r"Connection to (?:the )?Agent lost.*|Local Endpoint is not available.*|Agent launcher failed.*|"
         r"Failed to get number of the device CPUs.*|Failed to probe the process.*|"
-        # 2022.4 reports only this when its agent is gone before the program has started.
-        r"^End of file\s*$|"
+        # 2022.4 reports only one of these when its agent is gone before the program has started.
+        r"^End of file\s*$|^Connection reset by peer\s*$|"
         r"\[boost::errinfo_api_function_\*\] = .*",
         "nsys lost its own helper process (killed, or not able to start)",
         "try again on a less busy machine; nsys needs /proc, /sys and a writable TMPDIR. "

@@ -92,6 +92,8 @@ def test_a_crash_shows_the_programs_output(code: int, expected: str) -> None:
         ("Agent error: Local Endpoint is not available.", "agent", True),
         ("End of file", "agent", True),
         ("EOFError: End of file while reading", "program-crashed", False),
+        ("Connection reset by peer", "agent", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "program-crashed", False),
     ],
 )
 def test_known_messages(text: str, kind: str, transient: bool) -> None:
