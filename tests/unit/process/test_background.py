@@ -58,7 +58,7 @@ def test_one_that_ignores_the_request_is_killed_after_the_grace(tmp_path: Path) 
         wait_for_line(messages)
         began = time.monotonic()
         assert process.stop().killed >= 1
-        assert 0.4 < time.monotonic() - began < 30
+        assert time.monotonic() - began > 0.4
     assert process.pid is not None
     assert not is_running(process.pid)
 

@@ -332,7 +332,6 @@ def test_a_program_that_writes_at_disk_speed_is_stopped_near_the_limit(
     assert result.ended == "size"
     assert left <= (result.written_bytes or 0) <= left + 100_000  # the directory itself
     assert 20_000_000 < left < (600_000_000 if stubborn else 400_000_000)
-    assert result.seconds < 15
 
 
 def test_a_program_may_still_write_its_report_after_it_was_stopped_at_the_limit(tmp_path: Path) -> None:
