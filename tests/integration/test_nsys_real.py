@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,13 @@ def watch(tmp_path: Path) -> Callable[..., Captured]:
         }
         (tmp_path / "out").mkdir(exist_ok=True)
         request = CaptureRequest(**{**defaults, **changes})
-        result = capture(request, scratch=tmp_path / "scratch", log_dir=tmp_path / "logs")
-        if argv is None and result.fault is not None and "target started" not in result.process.stdout:
-            # nsys ended before the program said its first word: the tool's own failure, not the program's.
+        for pause_s in (2, 10, None):
             result = capture(request, scratch=tmp_path / "scratch", log_dir=tmp_path / "logs")
+            started = argv is not None or "target started" in result.process.stdout
+            if result.fault is None or started or pause_s is None:
+                break
+            # nsys ended before the program printed its first line: the tool's own failure, on a busy machine several in a row.
+            time.sleep(pause_s)
         return result
 
     return run

@@ -176,7 +176,10 @@ def _end_node(slurm: Slurm, node: str) -> None:
             } <= variables:
                 steps.append(int(path.parent.name))
     assert steps, f"nothing runs on {node}"
-    parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in steps}
+    parents = set()
+    for pid in steps:
+        with contextlib.suppress(OSError):  # over in the meantime
+            parents.add(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]))
     keepers = [pid for pid in parents if pid not in steps and _name(pid) == "slurmstepd"]
     end_tree([slurm.pid(f"slurmd-{node}"), *keepers, *steps])
 
