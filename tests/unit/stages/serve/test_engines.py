@@ -229,7 +229,8 @@ def test_the_client_measures_itself(tmp_path: Path) -> None:
     from llm_perf_opt.stages.serve.certify import certify_client
 
     found = certify_client(tmp_path, seconds=0.3)
-    assert found.capacity_per_s > 0 and found.event_s > 0
+    assert found.capacity_per_s > 0
+    assert 0 < found.event_s < 1e-3  # processor time, which other programs do not change
     assert found.stamp_error_p99_s is not None and found.stamp_error_p99_s >= 0
 
 
